@@ -1,0 +1,56 @@
+"""Names of the Redis keys. Nothing else builds a key.
+
+All keys of a queue share the hash tag `{fastq:NAME}`, so they live in one cluster slot.
+"""
+
+from __future__ import annotations
+
+from fastq.errors import ConfigError
+
+GROUP = b"fastq"
+QUEUES = b"fastq:queues"
+# Consumers that no process stands behind: entries there wait to be taken.
+RELEASED = b"released"
+
+
+def check_queue_name(name: object) -> str:
+    """The name itself if a queue may be called so, else `ConfigError`."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"A queue name must be a non-empty string, not {name!r}.")
+    if any(c in "{}" or not c.isprintable() for c in name):
+        raise ConfigError(
+            f"The queue name {name!r} has braces or control characters: "
+            "braces would move it to another cluster slot. Choose another name."
+        )
+    return name
+
+
+class QueueKeys:
+    """The keys of one queue, as bytes."""
+
+    __slots__ = (
+        "beats",
+        "consumer_prefix",
+        "dead",
+        "meta",
+        "name",
+        "none",
+        "result_prefix",
+        "stream",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = check_queue_name(name)
+        base = b"{fastq:" + name.encode() + b"}:"
+        self.stream = base + b"stream"
+        self.result_prefix = base + b"result:"
+        self.dead = base + b"dead"
+        self.beats = base + b"beats"
+        self.consumer_prefix = base + b"consumer:"
+        self.meta = base + b"meta"
+        # Never exists: scripts DEL it to begin with a write that a full server accepts.
+        self.none = base + b"none"
+
+    def result(self, job_id: str) -> bytes:
+        """Where the outcome of a job is kept."""
+        return self.result_prefix + job_id.encode()
