@@ -1,0 +1,271 @@
+"""The functions that jobs run: `@job`, `call`, and what is known of a function."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
+
+from fastq.clock import seconds
+from fastq.context import Context
+from fastq.decoders import takes_context
+from fastq.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
+Duration = float | timedelta
+_ATTRIBUTE = "__fastq_job__"
+_TOO_LONG_S = 1e9
+
+
+class Unset:
+    """The type of `UNSET`: an option that was not given. None has a meaning of its own."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET = Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What `@job` attaches to a function; what is unset comes from the worker's settings."""
+
+    name: str | None = None
+    timeout_s: float | Unset | None = UNSET
+    keep_result_s: float | Unset | None = UNSET
+    call: Callable[..., Any] | None = None
+
+
+def duration_s(name: str, value: Any, *, also: str = "", zero: bool = False) -> float:
+    """A duration in seconds, or `ConfigError`. `also` says what else the option takes."""
+    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
+        duration = seconds(value)
+        if 0 < duration < _TOO_LONG_S or (zero and duration == 0):
+            return duration
+    raise ConfigError(
+        f"{name} must be a positive number of seconds or a timedelta{also}, not {value!r}."
+    )
+
+
+def limit_s(name: str, value: Duration | None) -> float | None:
+    """A time limit in seconds, None for none; `ConfigError` unless it is more than 0."""
+    return None if value is None else duration_s(name, value, also=", or None for no limit")
+
+
+def keep_s(name: str, value: Duration | None) -> float | None:
+    """How long a result is kept in seconds: 0 for not at all, None for ever."""
+    if value is None:
+        return None
+    return duration_s(name, value, also=", 0 for not at all, or None for ever", zero=True)
+
+
+@overload
+def job(fn: F, /) -> F: ...
+@overload
+def job(
+    fn: F,
+    /,
+    *,
+    name: str | None = None,
+    timeout: Duration | Unset | None = UNSET,
+    keep_result: Duration | Unset | None = UNSET,
+) -> F: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    timeout: Duration | Unset | None = UNSET,
+    keep_result: Duration | Unset | None = UNSET,
+) -> Callable[[F], F]: ...
+def job(
+    fn: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: Duration | Unset | None = UNSET,
+    keep_result: Duration | Unset | None = UNSET,
+) -> F | Callable[[F], F]:
+    """Attaches options to a job function, which stays an ordinary function.
+
+    `timeout`: seconds a run may take, None for no limit. `keep_result`: seconds, 0 for not at all,
+    None for ever. `name`: what the job is called in the queue. `job(fn, …)` leaves somebody else's
+    `fn` as it is and returns a stand-in that carries the options.
+    """
+    options = JobOptions(
+        name=name,
+        timeout_s=timeout if isinstance(timeout, Unset) else limit_s("timeout", timeout),
+        keep_result_s=(
+            keep_result if isinstance(keep_result, Unset) else keep_s("keep_result", keep_result)
+        ),
+    )
+    if fn is None:
+        return lambda function: _attach(function, options)
+    if not callable(fn):
+        raise ConfigError(f"job() takes a function, not {fn!r}; options are given by name.")
+    if options == JobOptions():
+        return _attach(fn, options)
+    return _stand_in(fn, options)
+
+
+def _attach(fn: F, options: JobOptions) -> F:
+    try:
+        setattr(fn, _ATTRIBUTE, options)
+    except AttributeError:
+        raise ConfigError(f"{fn!r} takes no attributes; use job(fn, name=…) on it.") from None
+    return fn
+
+
+def _stand_in(fn: F, options: JobOptions) -> F:
+    @functools.wraps(fn)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # The worker calls the function itself, not the stand-in: it costs nothing a job.
+    options = JobOptions(options.name, options.timeout_s, options.keep_result_s, call=fn)
+    return _attach(cast(F, stand_in), options)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """What is known of a function: its name, how it is called, its options."""
+
+    name: str
+    call: Callable[..., Any]
+    takes_context: bool
+    is_async: bool
+    options: JobOptions
+    parameters: tuple[str, ...] = field(default=())
+
+
+_infos: weakref.WeakKeyDictionary[Callable[..., Any], FunctionInfo] = weakref.WeakKeyDictionary()
+
+
+def describe(fn: Callable[..., Any]) -> FunctionInfo:
+    """What is known of a function; found out once. `ConfigError` if it cannot be a job."""
+    try:
+        info = _infos.get(fn)
+        if info is None:
+            info = _infos[fn] = _describe(fn)
+    except TypeError:  # neither hashed nor referred to weakly: found out each time
+        info = _describe(fn)
+    return info
+
+
+def _describe(fn: Callable[..., Any]) -> FunctionInfo:
+    options: JobOptions = getattr(fn, _ATTRIBUTE, None) or JobOptions()
+    call = options.call or fn
+    name = options.name or getattr(call, "__name__", None)
+    if not callable(call):
+        raise ConfigError(f"{fn!r} is neither a function nor the name of one.")
+    if not name or name == "<lambda>":
+        raise ConfigError(f"{fn!r} has no name of its own: use job(fn, name=…).")
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise ConfigError(f"{name} is a generator: a job function returns its result.")
+    with_context = takes_context(call)
+    return FunctionInfo(
+        name, call, with_context, _is_async(call), options, _names(call, with_context)
+    )
+
+
+def _names(call: Callable[..., Any], with_context: bool) -> tuple[str, ...]:
+    """The positional parameters as the caller sees them, for error messages."""
+    try:
+        found = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    names = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return tuple(names[with_context:])
+
+
+def _is_async(call: Callable[..., Any]) -> bool:
+    if inspect.iscoroutinefunction(call):
+        return True
+    return not inspect.isroutine(call) and inspect.iscoroutinefunction(
+        getattr(call, "__call__", None)  # noqa: B004 - the method itself is looked at
+    )
+
+
+class Call(Generic[R_co]):
+    """A function with its arguments, for `enqueue_many`."""
+
+    __slots__ = ("args", "fn", "kwargs")
+
+    def __init__(
+        self, fn: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        name = self.fn if isinstance(self.fn, str) else getattr(self.fn, "__name__", self.fn)
+        return f"<call of {name}>"
+
+
+@overload
+def call(
+    fn: Callable[Concatenate[Context, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+) -> Call[R]: ...
+@overload
+def call(fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+@overload
+def call(
+    fn: Callable[Concatenate[Context, P], R], /, *args: P.args, **kwargs: P.kwargs
+) -> Call[R]: ...
+@overload
+def call(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+@overload
+def call(fn: str, /, *args: Any, **kwargs: Any) -> Call[Any]: ...
+def call(fn: Any, /, *args: Any, **kwargs: Any) -> Call[Any]:
+    """A function and its arguments as one object: `enqueue_many(call(add, i, i) for i in …)`.
+
+    The arguments are checked when it is enqueued.
+    """
+    return Call(fn, args, kwargs)
+
+
+def import_function(path: str) -> Callable[..., Any]:
+    """The function that an import string names: `module:name` or `module.name`."""
+    module, separator, name = path.partition(":")
+    if not separator:
+        module, _, name = path.rpartition(".")
+    try:
+        found: Any = importlib.import_module(module) if module else None
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"functions: {path!r} cannot be imported: {error}.") from error
+    return cast(Callable[..., Any], found)
+
+
+def collect(functions: Iterable[Callable[..., Any] | str]) -> dict[str, FunctionInfo]:
+    """The functions of a worker by their names; `ConfigError` if two share one."""
+    found: dict[str, FunctionInfo] = {}
+    for item in functions:
+        fn = import_function(item) if isinstance(item, str) else item
+        if not callable(fn):
+            raise ConfigError(f"functions: {fn!r} is not a function or an import string.")
+        info = describe(fn)
+        other = found.setdefault(info.name, info)
+        if other.call is not info.call:
+            raise ConfigError(
+                f"functions: two are called {info.name!r}: {_where(other.call)} and "
+                f"{_where(info.call)}. Give one of them another name: @job(name=…)."
+            )
+    return found
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}"

@@ -1,0 +1,49 @@
+"""The atomic moves: the Lua scripts of `lua/`, called by their SHA1, sent whole where unknown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from fastq._core import ReplyError, pack
+from fastq.connection import Connection, code_of
+
+Part = bytes | str | int
+
+
+class Script:
+    """One script. Its first comment says whether it may be sent again after a lost connection."""
+
+    __slots__ = ("name", "sha", "source")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.source = (files("fastq") / "lua" / f"{name}.lua").read_bytes()
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+    def pack(self, keys: Sequence[bytes], args: Sequence[Part], *, whole: bool = False) -> bytes:
+        """The call as RESP: EVALSHA, or EVAL (which also loads it) where `whole`."""
+        how: tuple[Part, Part] = ("EVAL", self.source) if whole else ("EVALSHA", self.sha)
+        return pack(*how, len(keys), *keys, *args)
+
+    async def call(
+        self, connection: Connection, keys: Sequence[bytes], args: Sequence[Part] = ()
+    ) -> Any:
+        """Runs the script; loads it if the server has lost it (a restart, SCRIPT FLUSH)."""
+        try:
+            return await connection.request(self.pack(keys, args))
+        except ReplyError as error:
+            if code_of(error) != "NOSCRIPT":
+                raise
+        return await connection.request(self.pack(keys, args, whole=True))
+
+
+BEAT = Script("beat")
+BURY = Script("bury")
+COMPLETE = Script("complete")
+HAND_BACK = Script("hand_back")
+LEAVE = Script("leave")
+OWN_PENDING = Script("own_pending")
+STATUS = Script("status")

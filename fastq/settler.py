@@ -1,0 +1,206 @@
+"""Settling: every end of a job reaches the server, however often it has to be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastq._core import ConnectionLost, ReplyError, Run, RunningSet, SettleBatch, SettleQueue
+from fastq.connection import Backoff, Connection, code_of, wants_reconnect
+from fastq.keys import GROUP, QueueKeys
+from fastq.scripts import BURY, COMPLETE, Part, Script
+
+log = logging.getLogger("fastq.settler")
+
+
+class ScriptSettle:
+    """The end of one job, said by a script."""
+
+    __slots__ = ("args", "job_id", "keys", "script")
+
+    def __init__(
+        self, script: Script, job_id: bytes, keys: tuple[bytes, ...], args: tuple[Part, ...]
+    ) -> None:
+        self.script = script
+        self.job_id = job_id
+        self.keys = keys
+        self.args = args
+
+    def __len__(self) -> int:
+        return 1
+
+    def pack(self, *, whole: bool = False) -> bytes:
+        return self.script.pack(self.keys, self.args, whole=whole)
+
+
+Settle = SettleBatch | ScriptSettle
+
+
+class Settler:
+    """What this worker has to tell the server of ended jobs.
+
+    1. At the end of a loop turn sends all successes of that turn as one batch.
+    2. Keeps each settle until it is answered; an error reply is no answer, so it is sent again.
+    3. Sends all that is kept again on a new connection.
+    4. Where a full server refuses a batch, settles its jobs one by one by script.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        consumer: str,
+        running: RunningSet,
+        turn_ended: Callable[[], object],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._keys = keys
+        self._consumer = consumer
+        self._turn_ended = turn_ended
+        self.queue = SettleQueue(
+            running,
+            keys.stream,
+            GROUP,
+            keys.result_prefix,
+            wake=lambda: self._loop.call_soon(self.flush),
+            done=self._batch_answered,
+        )
+        self.unanswered = 0
+        # In the order in which they were made; a dict, since it also has to forget quickly.
+        self._kept: dict[Settle, None] = {}
+        self._refused: list[Settle] = []
+        self._backoff = Backoff(maximum_s=2.0)
+        self._again: asyncio.TimerHandle | None = None
+        self._connection: Connection | None = None
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def attach(self, connection: Connection) -> None:
+        """Sends what is kept on this connection, and from now on all else."""
+        self._connection = connection
+        self._forget_refused()
+        for settle in list(self._kept):
+            self._send(settle)
+
+    def detach(self) -> None:
+        """Keeps everything until the next connection."""
+        self._connection = None
+        self._forget_refused()
+
+    def ids(self) -> list[bytes]:
+        """The ids of all jobs whose end has not been answered."""
+        found: list[bytes] = []
+        for settle in self._kept:
+            if isinstance(settle, SettleBatch):
+                found.extend(run.id for run in settle.runs)
+            else:
+                found.append(settle.job_id)
+        return found
+
+    def flush(self) -> None:
+        """Sends the turn's batch."""
+        batch = self.queue.take()
+        if batch is not None:
+            self._keep(batch)
+        self._turn_ended()
+
+    def bury(self, run: Run, keep_ms: int, envelope: bytes, fields: tuple[Part, ...]) -> None:
+        """Ends a job badly: stores the outcome and moves the job to `dead`."""
+        keys = self._keys
+        self._keep(
+            ScriptSettle(
+                BURY,
+                run.id,
+                (keys.stream, keys.result_prefix + run.id, keys.dead),
+                (GROUP, self._consumer, run.id, keep_ms, envelope, *fields),
+            )
+        )
+        self.queue.touch()
+
+    async def drained(self) -> None:
+        """Returns once everything is answered."""
+        await self._drained.wait()
+
+    def _keep(self, settle: Settle) -> None:
+        self._kept[settle] = None
+        self.unanswered += len(settle)
+        self._drained.clear()
+        self._send(settle)
+
+    def _send(self, settle: Settle, *, whole: bool = False) -> None:
+        if self._connection is None:
+            return
+        if isinstance(settle, SettleBatch):
+            self._connection.send(settle.pack(), settle)
+        else:
+            self._connection.call_back(
+                settle.pack(whole=whole), partial(self._script_answered, settle)
+            )
+
+    def _batch_answered(self, batch: SettleBatch, reply: Any) -> None:
+        if isinstance(reply, list):
+            errors = [part for part in reply if isinstance(part, ReplyError)]
+            if not errors:
+                self._answered(batch)
+                lost = len(batch) - reply[-2]
+                if lost:
+                    log.warning("%d finished jobs were no longer this worker's", lost)
+                return
+            reply = errors[0]
+        if isinstance(reply, ReplyError) and code_of(reply) in ("OOM", "EXECABORT"):
+            self._split(batch)
+        else:
+            self._not_answered(batch, reply)
+
+    def _split(self, batch: SettleBatch) -> None:
+        """A full server refuses SET in a MULTI, but not in a script that has freed something."""
+        envelopes = batch.envelopes()
+        self._answered(batch)
+        for run in batch.runs:
+            key = self._keys.result_prefix + run.id
+            ms, envelope = envelopes.get(key, (0, b""))
+            args = (GROUP, run.id, -1 if ms is None else ms, envelope)
+            self._keep(ScriptSettle(COMPLETE, run.id, (self._keys.stream, key), args))
+
+    def _script_answered(self, settle: ScriptSettle, reply: Any) -> None:
+        if isinstance(reply, int):
+            self._answered(settle)
+            if not reply:
+                log.warning("Job %s was no longer this worker's", settle.job_id.decode())
+        elif isinstance(reply, ReplyError) and code_of(reply) == "NOSCRIPT":
+            self._send(settle, whole=True)
+        else:
+            self._not_answered(settle, reply)
+
+    def _answered(self, settle: Settle) -> None:
+        if self._kept.pop(settle, 0) is None:
+            self.unanswered -= len(settle)
+            self._backoff.reset()
+        if not self._kept:
+            self._drained.set()
+        self.queue.touch()
+
+    def _not_answered(self, settle: Settle, reply: Any) -> None:
+        if isinstance(reply, ConnectionLost):
+            return  # `attach` sends it again
+        log.error("A settle was refused and will be sent again: %s", reply)
+        if self._connection is not None and wants_reconnect(reply):
+            self._connection.fail(ConnectionLost(str(reply)))
+            return
+        self._refused.append(settle)
+        if self._again is None:
+            self._again = self._loop.call_later(self._backoff.next_s(), self._send_refused)
+
+    def _send_refused(self) -> None:
+        self._again = None
+        refused, self._refused = self._refused, []
+        for settle in refused:
+            self._send(settle)
+
+    def _forget_refused(self) -> None:
+        self._refused = []
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
