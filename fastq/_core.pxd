@@ -58,6 +58,7 @@ cdef class Run:
     cdef readonly bytes options     # field `o`
     cdef readonly bytes keep_field  # field `k`
     cdef bytes tries_field          # field `t`
+    cdef readonly list more         # other fields and their values | None
     cdef readonly Function function
     cdef public Keep keep
     cdef public int tries

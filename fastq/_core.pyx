@@ -20,7 +20,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.math cimport INFINITY
-from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 cdef extern from *:
@@ -42,6 +41,9 @@ cdef long live_wires = 0
 cdef long live_waiters = 0
 
 DEBUG = bool(FASTQ_DEBUG_BUILD)
+
+# Looked up once: it is compared with the type of each reply.
+cdef object PushNotification = hiredis.PushNotification
 
 
 def live_objects():
@@ -88,16 +90,21 @@ cdef inline Py_ssize_t bulk_size(Py_ssize_t size) noexcept nogil:
     return 1 + digits(size) + 2 + size + 2
 
 
-cdef inline char* put_number(char* to, char kind, Py_ssize_t n) noexcept nogil:
+cdef inline char* put_digits(char* to, Py_ssize_t n, char end) noexcept nogil:
     cdef Py_ssize_t width = digits(n), i = width
-    to[0] = kind
     while i > 0:
+        i -= 1
         to[i] = <char>(c'0' + n % 10)
         n //= 10
-        i -= 1
-    to[width + 1] = c'\r'
-    to[width + 2] = c'\n'
-    return to + width + 3
+    to[width] = end
+    return to + width + 1
+
+
+cdef inline char* put_number(char* to, char kind, Py_ssize_t n) noexcept nogil:
+    to[0] = kind
+    to = put_digits(to + 1, n, c'\r')
+    to[0] = c'\n'
+    return to + 1
 
 
 cdef inline char* put_raw(char* to, bytes data) noexcept:
@@ -294,7 +301,7 @@ cdef class Wire:
 
     cdef object answer(self, object reply):
         cdef Waiter waiter
-        if type(reply) is hiredis.PushNotification:
+        if type(reply) is PushNotification:
             if self.push is not None:
                 self.push(reply)
             return None
@@ -392,7 +399,7 @@ cdef class Run:
 
 
 cdef int read_fields(Run run, list fields) except -1:
-    """Takes the fields of an entry; unknown ones, of a newer fastq, are passed over."""
+    """Takes the fields of an entry; unknown ones, of a newer fastq, are only carried along."""
     cdef Py_ssize_t i
     cdef bytes name
     for i in range(0, len(fields) - 1, 2):
@@ -407,7 +414,18 @@ cdef int read_fields(Run run, list fields) except -1:
             run.options = fields[i + 1]
         elif name == b"t":
             run.tries_field = fields[i + 1]
+        elif run.more is None:
+            run.more = fields[i:i + 2]
+        else:
+            run.more += fields[i:i + 2]
     return 0
+
+
+cdef int read_tries(bytes field) except -1:
+    cdef int tries = int(field)
+    if tries < 0:
+        raise ValueError("a job cannot have been tried less than never")
+    return tries
 
 
 class UnknownFunction(Exception):
@@ -453,6 +471,11 @@ cdef class RunningSet:
     def free(self):
         """Slots in which nothing runs."""
         return self.max_jobs - len(self.runs)
+
+    @property
+    def waits(self):
+        """True if a run is held that has not been started: `start_waiting` has to be called."""
+        return bool(self.waiting)
 
     def start(self, list entries not None):
         """Starts the entries `[id, [field, value, ...]]` of a reply.
@@ -525,17 +548,19 @@ cdef class RunningSet:
 
     cdef int prepare(self, Run run) except -1:
         cdef PyObject* found = NULL
-        cdef Function function
-        if run.tries_field is not None:
-            run.tries = int(run.tries_field)
+        cdef Function function = None
         if run.name is not None:
             found = PyDict_GetItem(self.functions, run.name)
-        if found is NULL:
+        if found is not NULL:
+            function = <Function?><object>found
+            run.function = function
+            # Before anything can be refused: that outcome is kept, too.
+            run.keep = function.keep
+            run.limit_s = function.timeout_s
+        if run.tries_field is not None:
+            run.tries = read_tries(run.tries_field)
+        if function is None:
             raise UnknownFunction()
-        function = <Function?><object>found
-        run.function = function
-        run.keep = function.keep
-        run.limit_s = function.timeout_s
         run.args, run.kwargs = function.decode(run.payload)
         if run.options is not None or run.keep_field is not None:
             self.configure(run)
@@ -654,12 +679,13 @@ cdef bytes pack_settle(bytes stream, bytes group, list runs, list items):
 
 cdef bytes envelope_of(double started_ms, double finished_ms, int tries, bytes value):
     """The stored outcome of a success; `outcome.py` has the format, and packs all others."""
-    cdef char head[96]
-    cdef int size = snprintf(head, sizeof(head), "complete - %lld %lld %d\n",
-                             <long long>started_ms, <long long>finished_ms, tries)
+    cdef Py_ssize_t started = <Py_ssize_t>started_ms, finished = <Py_ssize_t>finished_ms
+    cdef Py_ssize_t size = 11 + digits(started) + 1 + digits(finished) + 1 + digits(tries) + 1
     cdef bytes packed = PyBytes_FromStringAndSize(NULL, size + PyBytes_GET_SIZE(value))
-    memcpy(PyBytes_AS_STRING(packed), head, size)
-    put_raw(PyBytes_AS_STRING(packed) + size, value)
+    cdef char* to = PyBytes_AS_STRING(packed)
+    memcpy(to, b"complete - ", 11)
+    to = put_digits(put_digits(put_digits(to + 11, started, c' '), finished, c' '), tries, c'\n')
+    put_raw(to, value)
     return packed
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from fastq._core import ConnectionLost, ReplyError
 from fastq.clock import RedisClock
+from fastq.complaints import Complaints
 from fastq.connection import Connection
 from fastq.keys import QueueKeys
 from fastq.scripts import BEAT, Part
@@ -54,11 +55,13 @@ class Heart:
 
     async def run(self, connection: Connection) -> None:
         """Beats for as long as the connection lives; also keeps it from being idle."""
+        complaints = Complaints(log)
         while True:
             try:
                 await self.beat(connection)
+                complaints.over()
             except ConnectionLost:
                 return
             except ReplyError as error:
-                log.error("The heartbeat was refused: %s", error)
+                complaints.say(f"The heartbeat was refused: {error}")
             await asyncio.sleep(BEAT_S)

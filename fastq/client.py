@@ -40,7 +40,7 @@ T = TypeVar("T")
 _ADVICE = {
     "OOM": "The server is full (maxmemory): free memory or raise the limit, then try again.",
     "WRONGTYPE": "The queue's key is no stream: remove what uses its name, or name another queue.",
-    "NOPERM": "Let the user's ACL allow it: all keys of fastq have fastq: in their names.",
+    "NOPERM": "Let the user's ACL allow the command and the keys *fastq:*.",
     "MISCONF": "The server cannot save to disk: mend that, then try again.",
     "READONLY": "It is a replica: use the URL of its master.",
     "LOADING": "It still loads its data: try again in a moment.",
@@ -106,7 +106,10 @@ class Client(Producer):
         self._check_home()
         self._closed = True
         await self._results.close(
-            RuntimeError(f"{self!r} was closed while a result was waited for. The job goes on.")
+            RuntimeError(
+                f"{self!r} was closed while a result was waited for. The job goes on; "
+                "wait for it with another Client."
+            )
         )
         await self._link.close()
 
@@ -162,8 +165,8 @@ class Client(Producer):
                 pass
             except ConnectionLost as error:
                 raise EnqueueUncertain(
-                    f"{error} before the reply: the job may have been enqueued. "
-                    "Enqueueing it again may run it twice."
+                    f"The reply was lost: {sentence(error)} The job may have been enqueued; "
+                    "enqueueing it again may run it twice."
                 ) from error
             except ReplyError as error:
                 delay_s = backoff.next_s()

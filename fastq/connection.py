@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import re
+import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -17,7 +18,14 @@ REPLY_DEADLINE_S = 6.4
 
 
 class CannotConnect(Exception):
-    """The server is away, or refuses the handshake. The text names the address and the cause."""
+    """The server is away, or refuses the handshake. The text names the address and the cause.
+
+    `final`: another try in a moment would fail alike, until somebody mends what the text says.
+    """
+
+    def __init__(self, text: str, *, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
 
 
 # What an error reply says of the server, not of the request: another try may well succeed.
@@ -213,16 +221,22 @@ async def connect(
             await _shake_hands(connection, settings, name, resp3)
     except TimeoutError:
         connection.fail(ConnectionLost("connect timed out"))
-        raise CannotConnect(f"{settings.address}: no answer within {timeout_s:g} s") from None
+        raise CannotConnect(f"{settings.address}: no answer in time") from None
     except (OSError, ConnectionLost, ReplyError) as error:
         connection.fail(ConnectionLost(str(error)))
         text = str(error) or type(error).__name__
         text = text if settings.address in text else f"{settings.address}: {text}"
-        raise CannotConnect(text) from error
+        raise CannotConnect(text, final=_is_final(error)) from error
     except BaseException:
         connection.fail(ConnectionLost("connect was cancelled"))
         raise
     return connection
+
+
+def _is_final(error: Exception) -> bool:
+    if isinstance(error, ReplyError):
+        return not (is_passing(error) or "max number of clients" in str(error))
+    return isinstance(error, ssl.SSLCertVerificationError)
 
 
 async def _open(connection: Connection, settings: RedisSettings) -> None:
@@ -324,10 +338,11 @@ class Link:
                     **self._options,
                 )
                 break
-            except CannotConnect:
+            except CannotConnect as error:
                 # A server that restarts is back in a moment; one that is away stays so to the end.
                 delay_s = backoff.next_s()
-                if asyncio.get_running_loop().time() + delay_s >= give_up_s:
+                late = asyncio.get_running_loop().time() + delay_s >= give_up_s
+                if error.final or late:
                     raise
                 await asyncio.sleep(delay_s)
         if self._on_open is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -85,14 +86,45 @@ def run(jobs: int, max_jobs: int) -> None:
     with EmbeddedServer.temporary() as server:
         click.echo(f"A Valkey server of its own on port {server.port}, a fastq-worker beside it")
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                figures = runner.run(_measure(server.url, jobs, max_jobs, bar))
+            figures = _run(_measure(server.url, jobs, max_jobs, bar))
         except _SERVER_ERRORS as error:
             raise ServerGone(f"the demo's server is away: {error}") from error
     click.echo(f"{jobs:,} jobs, {max_jobs} at once:")
     for name, value, note in figures.lines():
         click.echo(f"  {name:<12}{value:>10}   {note}")
     click.echo(NEXT)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """The outcome of `work`, which Ctrl-C cancels: then `KeyboardInterrupt`."""
+    # Held back while the loop is made and closed: it would be left half done, and say so.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_interruptible(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        # All that is left is to stop the server, which is not to be cut short.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+
+    def cancel() -> None:
+        # A second Ctrl-C would cancel what the first one has begun to stop.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, cancel)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        return await task
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 async def _measure(url: str, jobs: int, max_jobs: int, bar: Progress) -> Figures:

@@ -12,7 +12,12 @@ _STOP_S = 10.0
 _TAIL_LINES = 5
 # Not by the script's path: fastq may be installed without it being on PATH. With -P: a folder
 # named fastq where the demo is started must not stand in for what is installed.
-_COMMAND = [sys.executable, "-P", "-c", "from fastq.cli import main; main(prog_name='fastq-worker')"]
+_COMMAND = [
+    sys.executable,
+    "-P",
+    "-c",
+    "from fastq.cli import main; main(prog_name='fastq-worker')",
+]
 
 
 class DemoFailed(click.ClickException):
@@ -49,7 +54,9 @@ class WorkerProcess:
         """`DemoFailed`, with the end of its log, if the process has ended."""
         code = self._process.poll()
         if code is not None:
-            raise DemoFailed(f"the worker ended (exit code {code}); the end of its log:\n{self._tail()}")
+            raise DemoFailed(
+                f"the worker ended (exit code {code}); the end of its log:\n{self._tail()}"
+            )
 
     def stop(self) -> None:
         """Returns when the process is gone: at once as a rule, killed after 10 s."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from fastq._core import (
 )
 from fastq.clock import RedisClock, mono_s
 from fastq.context import Context, JobScope
-from fastq.decoders import ArgumentsError, arguments_decoder
+from fastq.decoders import ArgumentsError, UndecodableError, arguments_decoder
 from fastq.functions import FunctionInfo, Unset
 from fastq.outcome import Ending, Envelope, ErrorText, Outcome, decide
 from fastq.scripts import Part
@@ -38,6 +39,10 @@ _SWEEP_S = 0.1
 _GRACE_S = 1.0
 _HOOK_LIMIT_S = 30.0
 _NULL = b"null"
+_EAGER = sys.version_info >= (3, 12)
+
+# How a run ended: by an error, or with a value.
+Ran = tuple[BaseException | None, Any]
 
 
 class Settles(Protocol):
@@ -78,6 +83,7 @@ class Executor:
         self._settles: Settles
         self._complete: Callable[[Run, bytes], bool]
         self._dump = settings.codec.dump_value
+        self._keep = keep_of(_ms(settings.keep_result_s))
         self._pool: ThreadPoolExecutor | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._observed = bool(
@@ -113,7 +119,7 @@ class Executor:
             info.call,
             arguments_decoder(info.call, skip_first=info.takes_context, codec=settings.codec),
             timeout_s=INFINITE if timeout_s is None else timeout_s,
-            keep=keep_of(None if kept_s is None else kept_s * 1000),
+            keep=keep_of(_ms(kept_s)),
             is_async=info.is_async,
             context=context,
             execute=self._life(info),
@@ -134,7 +140,6 @@ class Executor:
     # The lives of runs
 
     async def _run_async(self, run: Run) -> None:
-        self._watch()
         try:
             value = await run.call()
             data = _NULL if value is None else self._dump(value)
@@ -145,35 +150,39 @@ class Executor:
             self._over(run)
 
     async def _run_in_thread(self, run: Run) -> None:
-        self._watch()
         try:
-            value = await self._in_thread(run)
-            data = self._dump(value)
-        except BaseException as error:
+            error, value = await self._in_thread(run)
+            data = b"" if error is not None else self._dump(value)
+        except BaseException as raised:
+            error = raised
+        if error is not None:
             self._raised(run, error)
             return
         if not self._complete(run, data):
             self._over(run)
 
-    async def _call_async(self, run: Run) -> Any:
-        return await run.call()
+    async def _call_async(self, run: Run) -> Ran:
+        try:
+            return None, await run.call()
+        except BaseException as error:
+            return error, None
 
-    async def _run_observed(self, life: Callable[[Run], Any], run: Run) -> None:
+    async def _run_observed(self, how: Callable[[Run], Awaitable[Ran]], run: Run) -> None:
         """A run with hooks around it. It holds its slot, and its result, until they have ended."""
-        self._watch()
         error: BaseException | None = None
         value, data = None, b""
         log.debug("%s %s starts", run.function.name, run.id.decode())
         try:
             await self._hook(run, self._settings.on_job_start)
-            value = await life(run)
-            data = self._dump(value)
+            error, value = await how(run)
+            data = b"" if error is not None else self._dump(value)
         except BaseException as raised:
             error = raised
         # What it is told is what is stored: from here on the run's own time limit is over.
         run.deadline_s = INFINITE
-        if run.state == RUNNING and not self._was_stopped(error):
-            await self._hook(run, self._settings.on_job_end, _outcome(value, error))
+        outcome = self._outcome(run, value, error)
+        if outcome is not None:
+            await self._hook(run, self._settings.on_job_end, outcome)
         log.debug("%s %s ended: %r", run.function.name, run.id.decode(), error or "complete")
         if error is not None:
             self._raised(run, error)
@@ -187,38 +196,39 @@ class Executor:
         try:
             async with asyncio.timeout(_HOOK_LIMIT_S):
                 await hook(context, *more)
-        except asyncio.CancelledError:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            if not (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
+                log.exception("%s raised; the job goes on", getattr(hook, "__name__", hook))
             # The job's own time limit or the worker's end; after the job's end it changes nothing.
-            if not more:
+            elif not more:
                 raise
-        except Exception:
-            log.exception("%s raised; the job goes on", getattr(hook, "__name__", hook))
 
-    async def _in_thread(self, run: Run) -> Any:
+    async def _in_thread(self, run: Run) -> Ran:
         pool = self._pool
         if pool is None:
             pool = self._pool = ThreadPoolExecutor(
                 self._settings.max_jobs, thread_name_prefix="fastq-job"
             )
         context = contextvars.copy_context()
-        error, value = await self._loop.run_in_executor(pool, context.run, _call, run)
-        if error is not None:
-            raise error
-        return value
+        return await self._loop.run_in_executor(pool, context.run, _call, run)
 
     # Ends
 
     def _refuse(self, run: Run, error: Exception) -> None:
         """A job that cannot even start."""
         if isinstance(error, UnknownFunction):
-            name = (run.name or b"").decode(errors="replace")
-            error = LookupError(
-                f"No function {name!r} is registered in this worker. "
-                "Add it to functions, or deploy the workers that know it."
-            )
-            self._end(run, Ending.UNKNOWN_FUNCTION, error)
+            # Whoever waits for it is told, for as long as this worker keeps results.
+            run.keep = self._keep
+            with contextlib.suppress(Exception):
+                _configure(run)
+            self._end(run, Ending.UNKNOWN_FUNCTION, LookupError(_unknown(run)))
         elif isinstance(error, ArgumentsError):
             self._end(run, Ending.UNFIT_ARGUMENTS, error)
+        elif run.payload is None:
+            missing = UndecodableError("the entry has no payload: its field d is missing")
+            self._end(run, Ending.UNDECODABLE, missing)
         else:
             self._end(run, Ending.UNDECODABLE, error)
         self.running.remove(run)
@@ -226,7 +236,7 @@ class Executor:
     def _raised(self, run: Run, error: BaseException) -> None:
         if run.state != RUNNING:
             self._over(run, error)
-        elif self._was_stopped(error):
+        elif self._was_stopped(run, error):
             self._unfinished.append(run.id)
             self.running.remove(run)
             if isinstance(error, KeyboardInterrupt):
@@ -235,11 +245,25 @@ class Executor:
             self._end(run, Ending.RAISED, error)
             self.running.remove(run)
 
-    def _was_stopped(self, error: BaseException | None) -> bool:
+    def _was_stopped(self, run: Run, error: BaseException) -> bool:
         """True if it was the worker that ended this run. What a job raises then is its clean-up."""
-        if isinstance(error, GeneratorExit | KeyboardInterrupt):
-            return True
-        return error is not None and not self._going()
+        if isinstance(error, KeyboardInterrupt):
+            # Ctrl-C comes to the main thread only.
+            return run.function.is_async
+        if isinstance(error, GeneratorExit):
+            return not self._loop.is_running()
+        cancelled = run.task is not None and run.task.cancelling() > 0
+        return cancelled and not self._going()
+
+    def _outcome(self, run: Run, value: Any, error: BaseException | None) -> Outcome | None:
+        """What is stored of a run that has ended now; None if it is handed back."""
+        if run.state == DETACHED and not self._going():
+            return None
+        if run.state != RUNNING:
+            return _bad_outcome(Ending.OVERDUE, self._too_long(run, error))
+        if error is None:
+            return Outcome("complete", value=value)
+        return None if self._was_stopped(run, error) else _bad_outcome(Ending.RAISED, error)
 
     def _over(self, run: Run, error: BaseException | None = None) -> None:
         """The end of a run whose end no longer counts."""
@@ -259,18 +283,23 @@ class Executor:
         body = msgspec.json.encode(text)
         envelope = Envelope(verdict.status, verdict.reason, started_ms, now_ms, run.tries, body)
         self.failed += 1
+        self._settles.bury(
+            run, _keep_ms(run.keep), envelope.pack(), dead_fields(run, verdict.reason, body)
+        )
+        # The end of a job must not hang on a log handler: some raise, on a RecursionError all do.
+        with contextlib.suppress(Exception):
+            self._tell(run, verdict.reason, text, error if ending is Ending.RAISED else None)
+
+    def _tell(self, run: Run, reason: str, text: ErrorText, error: BaseException | None) -> None:
         log.warning(
             "%s %s in queue %r ended badly (%s): %s: %s",
             (run.name or b"?").decode(errors="replace"),
             run.id.decode(),
             self._scope.queue,
-            verdict.reason,
+            reason,
             text.type,
             text.message,
-            exc_info=error if ending is Ending.RAISED else None,
-        )
-        self._settles.bury(
-            run, _keep_ms(run.keep), envelope.pack(), dead_fields(run, verdict.reason, body)
+            exc_info=error,
         )
 
     def _too_long(self, run: Run, error: BaseException | None) -> TimeoutError:
@@ -280,7 +309,8 @@ class Executor:
 
     # Time limits
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Looks after time limits from now on, for as long as anything runs."""
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
@@ -294,8 +324,17 @@ class Executor:
                 run.task.cancel()
             else:
                 self._detach(run)
+        self._reap()
         if len(self.running):
-            self._watch()
+            self.watch()
+
+    def _reap(self) -> None:
+        """Ends runs that were cancelled before their first step: their code has not seen it."""
+        if _EAGER:
+            return
+        for run in self.running:
+            if run.task is not None and run.task.done():
+                self._raised(run, asyncio.CancelledError())
 
     def _detach(self, run: Run) -> None:
         """Settles a run that does not end: a thread, or a job that swallows its cancellation."""
@@ -316,12 +355,22 @@ class Executor:
             tasks = [run.task for run in self.running if run.task is not None]
             # Those without a task are held, but not started: their turn comes next.
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+            self._reap()
 
-    def cancel(self) -> None:
-        """Cancels what still runs; it no longer fails, it is unfinished."""
+    async def cancel(self, clean_up_s: float) -> None:
+        """Cancels what still runs, and lets it clean up; it no longer fails, it is unfinished.
+
+        Threads cannot be cancelled, and jobs that ignored it before will not listen now: neither is
+        waited for.
+        """
+        tasks = []
         for run in self.running:
-            if run.state == RUNNING and run.task is not None and run.function.is_async:
-                run.task.cancel()
+            if run.function is not None and run.function.is_async and run.state != DETACHED:
+                tasks.append(run.task)
+                if run.state == RUNNING:
+                    run.task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=clean_up_s)
 
     def unfinished(self) -> list[bytes]:
         """The ids of all jobs that have not been settled. What they do from now on is lost."""
@@ -344,9 +393,11 @@ class Executor:
 
 
 INFINITE = float("inf")
+# What durations may be at most in the settings, too.
+_MOST_MS = 10**12
 
 
-def _call(run: Run) -> tuple[BaseException | None, Any]:
+def _call(run: Run) -> Ran:
     # As a value: StopIteration cannot be raised into a future, and SystemExit would end the thread.
     try:
         return None, run.call()
@@ -354,20 +405,37 @@ def _call(run: Run) -> tuple[BaseException | None, Any]:
         return error, None
 
 
-def _outcome(value: Any, error: BaseException | None) -> Outcome:
-    if error is None:
-        return Outcome("complete", value=value)
-    verdict = decide(Ending.RAISED)
+def _bad_outcome(ending: Ending, error: BaseException) -> Outcome:
+    verdict = decide(ending)
     return Outcome(verdict.status, verdict.reason, error=error)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _unknown(run: Run) -> str:
+    if run.name is None:
+        return "The entry names no function: its field f is missing."
+    return (
+        f"No function {run.name.decode(errors='replace')!r} is registered in this worker. "
+        "Add it to functions, or deploy the workers that know it."
+    )
 
 
 def _configure(run: Run) -> None:
     """Options that came with the entry go before the function's own."""
     if run.keep_field is not None:
         kept_ms = int(run.keep_field)
+        if kept_ms > _MOST_MS:
+            raise ValueError(f"field k is {kept_ms} ms: the server cannot keep a result so long")
         run.keep = keep_of(None if kept_ms < 0 else kept_ms)
     if run.options is not None:
-        timeout_s = msgspec.json.decode(run.options, type=_EntryOptions).timeout
+        try:
+            timeout_s = msgspec.json.decode(run.options, type=_EntryOptions).timeout
+        except msgspec.DecodeError as error:
+            raise UndecodableError(f"the entry's options (field o): {error}") from error
         if timeout_s is not msgspec.UNSET:
             run.limit_s = INFINITE if timeout_s is None else timeout_s
 
@@ -377,6 +445,10 @@ def keep_of(kept_ms: float | None) -> Keep | None:
     if kept_ms is None:
         return Keep(None)
     return Keep(max(1, int(kept_ms))) if kept_ms else None
+
+
+def _ms(duration_s: float | None) -> float | None:
+    return None if duration_s is None else duration_s * 1000
 
 
 def _keep_ms(keep: Keep | None) -> int:
@@ -389,6 +461,7 @@ def _keep_ms(keep: Keep | None) -> int:
 def dead_fields(run: Run, reason: str, error: bytes) -> tuple[Part, ...]:
     """An entry of `dead`: everything needed to run the job again, and why it ended."""
     fields: list[Part] = ["id", run.id, "reason", reason, "error", error, "tries", run.tries]
+    fields += run.more or ()
     for name, value in (
         ("f", run.name),
         ("d", run.payload),

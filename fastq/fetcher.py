@@ -9,6 +9,7 @@ from typing import Any
 
 from fastq._core import ConnectionLost, ReplyError, RunningSet, pack
 from fastq.clock import mono_s
+from fastq.complaints import Complaints
 from fastq.connection import Backoff, Connection, code_of, wants_reconnect
 from fastq.keys import GROUP, QUEUES, QueueKeys
 
@@ -27,15 +28,16 @@ def create_group(keys: QueueKeys) -> bytes:
 
 async def ensure_group(connection: Connection, keys: QueueKeys) -> None:
     """Creates the group if it is missing, and lists the queue."""
-    created, listed = await asyncio.gather(
+    replies: tuple[Any, Any] = await asyncio.gather(
         connection.request(create_group(keys)),
         connection.call(b"SADD", QUEUES, keys.name),
         return_exceptions=True,
     )
+    created, listed = replies
     # A full server (OOM) refuses both, but the jobs that it holds can run, which makes room.
     if isinstance(created, BaseException) and code_of(created) not in ("BUSYGROUP", "OOM"):
         raise explained(created, keys)
-    if isinstance(listed, BaseException) and code_of(listed) != "OOM":
+    if isinstance(listed, ReplyError) and code_of(listed) != "OOM":
         # The list of queues is for people to look at; jobs run without it.
         log.warning("Queue %r cannot be added to %s: %s", keys.name, QUEUES.decode(), listed)
 
@@ -64,6 +66,7 @@ class Fetcher:
         consumer: str,
         running: RunningSet,
         *,
+        watch: Callable[[], object],
         unanswered: Callable[[], int],
         surplus: Callable[[list[bytes]], object],
         idle: Callable[[], object] | None = None,
@@ -72,6 +75,7 @@ class Fetcher:
         self._keys = keys
         self._consumer = consumer
         self._running = running
+        self._watch = watch
         self._unanswered = unanswered
         self._surplus = surplus
         self._idle = idle
@@ -82,7 +86,7 @@ class Fetcher:
         self._pause: asyncio.TimerHandle | None = None
         self._packed: dict[tuple[int, int], bytes] = {}
         self._heard_s = mono_s()
-        self._complaint = ""
+        self._complaints = Complaints(log)
 
     @property
     def reading(self) -> bool:
@@ -123,17 +127,26 @@ class Fetcher:
             return
         self._reading = connection
         connection.call_back(self._read(count), self._answered)
+        # Not with the rest of the turn: the sooner the server has it, the sooner there are jobs.
+        connection.flush()
 
     def start(self, entries: list[Any]) -> None:
         """Starts the entries of a reply (or those of a lost one that were found again)."""
         deleted = self._running.start(entries)
-        self._start_waiting()
+        self._started()
         if deleted and self._connection is not None:
             self._connection.call(b"XACK", self._keys.stream, GROUP, *deleted)
 
     def _start_waiting(self) -> None:
-        if self._running.start_waiting():
+        self._running.start_waiting()
+        self._started()
+
+    def _started(self) -> None:
+        if self._running.waits:
             self._loop.call_soon(self._start_waiting)
+        # Eager tasks may have ended by now.
+        if len(self._running):
+            self._watch()
 
     def _wanted(self) -> int:
         # Settles that the server does not answer pile up in memory: no more jobs until it does.
@@ -171,14 +184,15 @@ class Fetcher:
             self._refused(reply)
             return
         self._backoff.reset()
-        self._complaint = ""
+        self._complaints.over()
         if reply:
-            self._deliver(reply[0][1])
+            self.deliver(reply[0][1])
         elif self._idle is not None and not len(self._running) and not self._unanswered():
             self._idle()
         self.wake()
 
-    def _deliver(self, entries: list[Any]) -> None:
+    def deliver(self, entries: list[Any]) -> None:
+        """Starts entries that were delivered to this consumer, or gives them to `surplus`."""
         if self._stopped:
             self._surplus([entry[0] for entry in entries])
         else:
@@ -193,19 +207,12 @@ class Fetcher:
             connection.fail(ConnectionLost(str(error)))
             return
         if code_of(error) == "NOGROUP":
-            self._complain("The consumer group is gone (FLUSHALL?); it is created anew")
+            self._complaints.say("The consumer group is gone (FLUSHALL?); it is created anew")
             connection.call_back(create_group(self._keys), lambda reply: None)
         else:
-            self._complain(
-                f"Queue {self._keys.name!r} cannot be read: {error}. {self._hint(error)}"
-            )
+            why = explained(error, self._keys)
+            self._complaints.say(f"Queue {self._keys.name!r} cannot be read, trying again: {why}")
         self._pause = self._loop.call_later(self._backoff.next_s(), self._go_on)
-
-    def _complain(self, text: str) -> None:
-        # Once per cause: a queue that cannot be read for a night must not fill the disk.
-        if text != self._complaint:
-            self._complaint = text
-            log.warning("%s", text)
 
     def _go_on(self) -> None:
         self._pause = None

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 from fastq.clock import seconds
 from fastq.context import Context
 from fastq.decoders import takes_context
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, sentence
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,6 +103,8 @@ def job(
     None for ever. `name`: what the job is called in the queue. `job(fn, …)` leaves somebody else's
     `fn` as it is and returns a stand-in that carries the options.
     """
+    if name is not None:
+        check_function_name(name)
     options = JobOptions(
         name=name,
         timeout_s=timeout if isinstance(timeout, Unset) else limit_s("timeout", timeout),
@@ -117,6 +119,12 @@ def job(
     if options == JobOptions():
         return _attach(fn, options)
     return _stand_in(fn, options)
+
+
+def check_function_name(name: object) -> None:
+    """`ConfigError` unless a function may be called so in a queue."""
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ConfigError(f"A function's name must be a non-empty string, not {name!r}.")
 
 
 def _attach(fn: F, options: JobOptions) -> F:
@@ -241,12 +249,14 @@ def import_function(path: str) -> Callable[..., Any]:
     module, separator, name = path.partition(":")
     if not separator:
         module, _, name = path.rpartition(".")
+    if not module or not name:
+        raise ConfigError(f"functions: {path!r} cannot be imported: name it as module:name.")
     try:
-        found: Any = importlib.import_module(module) if module else None
+        found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"functions: {path!r} cannot be imported: {error}.") from error
+    except Exception as error:  # importing runs the user's code
+        raise ConfigError(f"functions: {path!r} cannot be imported: {sentence(error)}") from error
     return cast(Callable[..., Any], found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from inspect import formatannotation
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from fastq.clock import seconds
@@ -134,6 +135,9 @@ class Returns:
             try:
                 return convert(data)
             except ValueError as error:
-                raise SerializationError(f"The result is not a {returns!r}: {error}") from error
+                raise SerializationError(
+                    f"The result is not the {formatannotation(returns)} that returns= asks for: "
+                    f"{error}"
+                ) from error
 
         self.decode: Callable[[bytes], object] = decode

@@ -17,6 +17,8 @@ def load_settings(path: str) -> Any:
 
     The current directory comes first on `sys.path`, as when Python runs a script there.
     """
+    if not path.partition(":")[0].replace(".", "").strip() or path.startswith("."):
+        raise ConfigError(f"{path!r} names no settings. Name them as module:Name.")
     if sys.path[:1] != [os.getcwd()]:
         sys.path.insert(0, os.getcwd())
     module, separator, name = path.partition(":")
@@ -38,7 +40,7 @@ def _split(path: str) -> tuple[str, str]:
 def _is_module(path: str) -> bool:
     try:
         return importlib.util.find_spec(path) is not None
-    except (ImportError, ValueError, AttributeError):
+    except Exception:  # the package above it is imported, which may raise anything
         return False
 
 
@@ -59,5 +61,6 @@ def _import(module: str, path: str) -> Any:
 def _where(error: BaseException) -> str:
     """The user's own line that was at fault."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    all_own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    own = [f for f in all_own if "site-packages" not in f.filename] or all_own
     return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""

@@ -69,15 +69,24 @@ class ErrorText(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException) -> ErrorText:
         kind = type(error)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        lines = traceback.format_exception(error)
-        return cls(module + kind.__qualname__, _cut(_message(error)), _cut("".join(lines)))
+        return cls(module + kind.__qualname__, _cut(_message(error)), _cut(_traceback(error)))
+
+
+# Both run code of the error's own class, which may raise whatever it likes.
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:
+    except BaseException as broken:
         return f"(its __str__ raised {type(broken).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as broken:
+        return f"(it cannot be formatted: {type(broken).__name__})"
 
 
 def _cut(text: str) -> str:

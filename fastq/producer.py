@@ -11,8 +11,8 @@ import orjson
 from fastq._core import XaddTemplate
 from fastq.bulk import Bulk
 from fastq.context import Context
-from fastq.errors import ConfigError, PayloadTooLarge
-from fastq.functions import Call, describe
+from fastq.errors import PayloadTooLarge
+from fastq.functions import Call, check_function_name, describe
 from fastq.jobs import Job
 from fastq.keys import QueueKeys
 from fastq.parameters import check_call
@@ -140,8 +140,7 @@ class Producer:
         return template.pack(payload)
 
     def _template(self, name: str) -> XaddTemplate:
-        if not name or not name.isprintable():
-            raise ConfigError(f"A job needs the name of its function, not {name!r}.")
+        check_function_name(name)
         if len(self._templates) >= _MAX_TEMPLATES:
             self._templates.clear()
         template = XaddTemplate(self._keys.stream, name.encode(), self._fields)

@@ -109,7 +109,7 @@ def _scheme(url: str) -> str:
 
 
 def _is_torn(url: str) -> bool:
-    """True if a / ? or # in the password seems to have ended the host: its rest is not to be shown."""
+    """True if a / ? or # seems to have torn a password, whose rest is then not to be shown."""
     rest = url.partition("://")[2]
     return "@" in rest and "@" not in re.split("[/?#]", rest)[0]
 

@@ -121,7 +121,10 @@ class Results:
         elif wait is not None and isinstance(reply, ReplyError) and not is_passing(reply):
             # A wrong type or an ACL: no waiting will mend it.
             wait.resolve(
-                ServerUnavailable(f"The result at {key.decode()} cannot be read: {sentence(reply)}")
+                ServerUnavailable(
+                    f"The result at {key.decode()} cannot be read: {sentence(reply)} "
+                    "Mend that, then ask again."
+                )
             )
 
     async def _opened(self, connection: Connection) -> None:

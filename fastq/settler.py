@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from fastq._core import ConnectionLost, ReplyError, Run, RunningSet, SettleBatch, SettleQueue
+from fastq.complaints import Complaints
 from fastq.connection import Backoff, Connection, code_of, wants_reconnect
 from fastq.keys import GROUP, QueueKeys
 from fastq.scripts import BURY, COMPLETE, Part, Script
@@ -72,6 +73,7 @@ class Settler:
         self._kept: dict[Settle, None] = {}
         self._refused: list[Settle] = []
         self._backoff = Backoff(maximum_s=2.0)
+        self._complaints = Complaints(log)
         self._again: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._drained = asyncio.Event()
@@ -100,11 +102,14 @@ class Settler:
         return found
 
     def flush(self) -> None:
-        """Sends the turn's batch."""
+        """Sends the turn's batch; before that, lets the fetcher read for the slots that it freed.
+
+        In this order the server delivers the next jobs first, and settles while they run.
+        """
         batch = self.queue.take()
+        self._turn_ended()
         if batch is not None:
             self._keep(batch)
-        self._turn_ended()
 
     def bury(self, run: Run, keep_ms: int, envelope: bytes, fields: tuple[Part, ...]) -> None:
         """Ends a job badly: stores the outcome and moves the job to `dead`."""
@@ -180,12 +185,13 @@ class Settler:
             self._backoff.reset()
         if not self._kept:
             self._drained.set()
+            self._complaints.over()
         self.queue.touch()
 
     def _not_answered(self, settle: Settle, reply: Any) -> None:
         if isinstance(reply, ConnectionLost):
             return  # `attach` sends it again
-        log.error("A settle was refused and will be sent again: %s", reply)
+        self._complaints.say(f"The end of a job was refused and is sent again: {reply}")
         if self._connection is not None and wants_reconnect(reply):
             self._connection.fail(ConnectionLost(str(reply)))
             return

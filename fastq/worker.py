@@ -15,8 +15,9 @@ from fastq import __version__
 from fastq._core import ConnectionLost, ReplyError
 from fastq.beats import Heart, consumer_name
 from fastq.client import Client
-from fastq.clock import RedisClock, mono_s
-from fastq.connection import Backoff, CannotConnect, Connection
+from fastq.clock import RedisClock
+from fastq.complaints import Complaints
+from fastq.connection import Backoff, CannotConnect, Connection, is_passing
 from fastq.context import JobScope
 from fastq.errors import FastqError
 from fastq.executor import Executor
@@ -33,6 +34,7 @@ log = logging.getLogger("fastq.worker")
 _LAST_STEPS_S = 3.0
 _CLEAN_UP_S = 2.0
 _HAND_BACK_JOBS = 250
+_ASK_AGAIN_S = 0.05
 _WHAT_TO_DO = "Start it, or correct the URL."
 
 
@@ -62,12 +64,17 @@ class Worker:
         self._last_reader = 0
         self._started_ms = 0
         self._task: asyncio.Task[Any] | None = None
+        self._cancels = 0
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
         self._done = asyncio.Event()
         self._closing = False
+        self._left = False
         self._serving = False
+        self._quiet = False
+        self._hushing: asyncio.Task[None] | None = None
         self._timeout_s = self.settings.shutdown_timeout_s
+        # What is pending for this consumer and will not be run by it.
         self._surplus: list[bytes] = []
         self._fetcher: Fetcher
         self._executor: Executor
@@ -83,11 +90,15 @@ class Worker:
         """
         if self._task is not None:
             raise RuntimeError("A Worker runs once. Make a new one.")
-        self._task = asyncio.current_task()
+        self._task = task = asyncio.current_task()
+        # Who swallows a cancellation seldom takes it back: only those that come now count.
+        self._cancels = task.cancelling() if task is not None else 0
         try:
             async with self._state() as state, self._client() as client:
                 self._build(JobScope(self.settings.queue, client, state))
                 self._serving = True
+                if self._quiet:
+                    self._fetcher.stop()
                 await self._serve_until_stopped()
         finally:
             self._done.set()
@@ -99,8 +110,10 @@ class Worker:
 
     def quiet(self) -> None:
         """Starts no more jobs; what runs goes on, and the worker stays."""
+        self._quiet = True
         if self._serving:
             self._fetcher.stop()
+            self._hushing = self._hushing or asyncio.ensure_future(self._hush())
 
     async def stop(self, timeout: float | None = None) -> None:
         """Stops and returns once all has ended.
@@ -146,6 +159,7 @@ class Worker:
             self._keys,
             self.consumer,
             self._executor.running,
+            watch=self._executor.watch,
             unanswered=lambda: self._settler.unanswered,
             surplus=self._surplus.extend,
             idle=self._stop_asked.set if burst else None,
@@ -156,7 +170,7 @@ class Worker:
 
     def _is_going(self) -> bool:
         """False once the worker is being taken down: then a job that is cancelled did not fail."""
-        cancelled = self._task is not None and self._task.cancelling() > 0
+        cancelled = self._task is not None and self._task.cancelling() > self._cancels
         return not (self._closing or cancelled)
 
     def _facts(self) -> dict[str, Part]:
@@ -184,16 +198,15 @@ class Worker:
         except asyncio.CancelledError:
             cancelled = True
         stop.cancel()
-        if serving.done() and serving.exception() is not None:
+        cancelled |= await self._finish_surely(serving)
+        if not serving.cancelled() and serving.exception() is not None:
             await serving
-        await self._finish(serving)
         if cancelled:
             raise asyncio.CancelledError
 
     async def _serve(self) -> None:
         """One session after the other."""
-        backoff = Backoff()
-        complaint = ""
+        backoff, complaints = Backoff(), Complaints(log)
         joined = False
         while True:
             try:
@@ -201,19 +214,23 @@ class Worker:
             except (CannotConnect, ConnectionLost, ReplyError) as error:
                 if self.settings.burst and not joined:
                     raise RedisAway(f"Redis is away: {error}. {_WHAT_TO_DO}") from error
-                if str(error) != complaint:
-                    complaint = str(error)
-                    log.warning("Redis is not to be had, trying again: %s", error)
+                complaints.say(f"Redis is not to be had, trying again: {error}")
                 await asyncio.sleep(backoff.next_s())
                 continue
             if not joined:
                 log.info("%s serves queue %r", self.consumer, self._keys.name)
-            elif complaint:
+            elif complaints.eased():
                 log.info("Redis is back")
-            joined, complaint = True, ""
-            backoff.reset()
-            complaint = str(await self._live(session))
-            log.warning("The connection to Redis broke: %s", complaint)
+            joined = True
+            replies = session.reader.wire.replies
+            cause = await self._live(session)
+            if useful := session.reader.wire.replies > replies:
+                backoff.reset()
+                complaints.over()
+            complaints.say(f"The connection to Redis broke: {cause}")
+            # One in which no read was answered was a failed try: the next may be no better.
+            if not useful:
+                await asyncio.sleep(backoff.next_s())
 
     async def _join(self) -> Session:
         """Opens a session and puts in order what the last one left."""
@@ -227,6 +244,7 @@ class Worker:
             self._settler.attach(session.writer)
             if self._last_reader:
                 await self._find_lost(session.writer)
+                await self._give_back(session.writer)
         except BaseException as error:
             self._settler.detach()
             session.fail(ConnectionLost(str(error)))
@@ -241,37 +259,67 @@ class Worker:
         held = self._executor.running.ids() + self._settler.ids()
         entries = await own_pending(writer, self._keys, self.consumer, held)
         if entries:
-            log.info(
-                "%d jobs were delivered in a reply that got lost; they start now", len(entries)
-            )
-            self._fetcher.start(entries)
+            log.info("%d jobs were delivered in a reply that got lost", len(entries))
+            self._fetcher.deliver(entries)
 
     async def _live(self, session: Session) -> Exception:
         self._fetcher.attach(session.reader)
         beating = asyncio.ensure_future(self._heart.run(session.writer))
         try:
-            return await asyncio.shield(session.ended)
+            return await self._end_of(session)
         finally:
             beating.cancel()
             self._fetcher.detach()
             self._settler.detach()
 
+    async def _end_of(self, session: Session) -> Exception:
+        while True:
+            try:
+                return await asyncio.shield(session.ended)
+            except asyncio.CancelledError:
+                # A loop that is torn down cancels all tasks at once, but the last steps of the
+                # stop still need this session.
+                if self._left:
+                    raise
+
+    async def _hush(self) -> None:
+        """Ends the read that is under way, and hands back what it still brought."""
+        await self._end_reading()
+        if self._session is not None:
+            # If it is gone, the next one sees to it.
+            with contextlib.suppress(ConnectionLost, ReplyError):
+                await self._give_back(self._session.writer)
+
     # Stop
+
+    async def _finish_surely(self, serving: asyncio.Task[None]) -> bool:
+        """`_finish`, and whoever cancels it makes it hurry; True if that was so."""
+        hurried = False
+        finishing = asyncio.ensure_future(self._finish(serving))
+        while not finishing.done():
+            try:
+                await asyncio.wait((finishing,))
+            except asyncio.CancelledError:
+                log.warning("%s was cancelled once more: jobs are not waited for", self.consumer)
+                hurried = True
+                self._hurry.set()
+            if finishing.cancelled():  # the loop is torn down
+                finishing = asyncio.ensure_future(self._finish(serving))
+        finishing.result()
+        return hurried
 
     async def _finish(self, serving: asyncio.Task[None]) -> None:
         """The steps of a stop, in an order in which no job can get lost between them."""
         log.info("%s stops", self.consumer)
         self._fetcher.stop()
-        await self._end_reading()
+        if self._hushing is not None:
+            self._hushing.cancel()
+        reading = asyncio.ensure_future(self._end_reading())
         await self._wait_for_jobs()
         self._closing = True
-        self._executor.cancel()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLEAN_UP_S):
-                await self._executor.ended()
-        give_up_s = mono_s() + _LAST_STEPS_S
-        self._settler.flush()
-        await self._leave(give_up_s)
+        await self._executor.cancel(_CLEAN_UP_S)
+        await self._leave(reading)
+        self._left = True
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await serving
@@ -282,8 +330,7 @@ class Worker:
 
     async def _end_reading(self) -> None:
         """Unblocks the reader. Repeated: before the server has seen the read, it answers 0."""
-        give_up_s = mono_s() + _LAST_STEPS_S
-        while self._fetcher.reading and mono_s() < give_up_s:
+        while self._fetcher.reading:
             session = self._session
             if session is None or session.ended.done():
                 return
@@ -301,40 +348,57 @@ class Worker:
             await asyncio.wait(
                 (jobs, hurry), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
-        except asyncio.CancelledError:
-            log.warning("Cancelled a second time: jobs are not waited for")
-        jobs.cancel()
-        hurry.cancel()
+        finally:
+            jobs.cancel()
+            hurry.cancel()
 
-    async def _leave(self, give_up_s: float) -> None:
+    async def _leave(self, reading: asyncio.Task[None]) -> None:
         """Says the last things, if Redis is there to be told; else the lease will cover them."""
-        unfinished = [*self._surplus, *self._executor.unfinished()]
+        self._surplus += self._executor.unfinished()
+        self._settler.flush()
         try:
-            async with asyncio.timeout(max(give_up_s - mono_s(), 0)):
+            async with asyncio.timeout(_LAST_STEPS_S):
+                await reading
                 await self._settler.drained()
-                await self._hand_back(unfinished)
+                await self._part()
         except TimeoutError:
             log.warning(
                 "Redis did not answer at the end: %d settles and %d unfinished jobs are left to "
                 "other workers",
                 self._settler.unanswered,
-                len(unfinished),
+                len(self._surplus),
             )
         except (ConnectionLost, ReplyError) as error:
-            if unfinished:
-                log.warning("%d unfinished jobs were not handed back: %s", len(unfinished), error)
+            if self._surplus:
+                log.warning("%d jobs were not handed back: %s", len(self._surplus), error)
 
-    async def _hand_back(self, unfinished: list[bytes]) -> None:
-        if self._session is None:
-            return
-        writer, keys = self._session.writer, self._keys
-        for first in range(0, len(unfinished), _HAND_BACK_JOBS):
-            page = unfinished[first : first + _HAND_BACK_JOBS]
-            await HAND_BACK.call(writer, (keys.stream,), (GROUP, self.consumer, RELEASED, *page))
-        if unfinished:
-            log.info("%d unfinished jobs were handed back", len(unfinished))
-        hash_key = keys.consumer_prefix + self.consumer.encode()
-        await LEAVE.call(writer, (keys.stream, keys.beats, hash_key), (GROUP, self.consumer))
+    async def _part(self) -> None:
+        while self._session is not None:
+            try:
+                writer, keys = self._session.writer, self._keys
+                await self._give_back(writer)
+                hash_key = keys.consumer_prefix + self.consumer.encode()
+                await LEAVE.call(
+                    writer, (keys.stream, keys.beats, hash_key), (GROUP, self.consumer)
+                )
+                return
+            except (ConnectionLost, ReplyError) as error:
+                # A server that restarts may be back in time for the jobs; without any, it is
+                # not worth a wait.
+                if not self._surplus or not (isinstance(error, ConnectionLost) or is_passing(error)):
+                    raise
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _give_back(self, writer: Connection) -> None:
+        given = list(dict.fromkeys(self._surplus))
+        for first in range(0, len(given), _HAND_BACK_JOBS):
+            page = given[first : first + _HAND_BACK_JOBS]
+            await HAND_BACK.call(
+                writer, (self._keys.stream,), (GROUP, self.consumer, RELEASED, *page)
+            )
+        if given:
+            log.info("%d unfinished jobs were handed back", len(given))
+            self._surplus[:] = set(self._surplus).difference(given)
 
 
 class _Settles:

@@ -109,7 +109,7 @@ class Workplace:
     def sdist(self) -> Path:
         say("sdist")
         build = "import sys, setuptools.build_meta as b; b.build_sdist(sys.argv[1])"
-        command = [self._builder.python, "-c", build, self.folder]
+        command: list[Word] = [self._builder.python, "-c", build, self.folder]
         done = subprocess.run(command, cwd=self.source, capture_output=True, text=True)
         if done.returncode:
             print(done.stdout, done.stderr)
