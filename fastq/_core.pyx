@@ -307,11 +307,11 @@ cdef class Wire:
             return None
         if len(self.fifo) <= self.unsent:
             # A server that refuses a client says so unasked: the text is all there is to know why.
-            raise hiredis.ProtocolError(f"a reply came that nothing was waiting for: {reply!r:.200}")
+            raise hiredis.ProtocolError(f"a reply that nothing was waiting for: {reply!r:.200}")
         self.replies += 1
         waiter = <Waiter>self.fifo[0]
         if waiter.left <= 1:
-            # Off the queue before it is told, so that a callback which closes the wire is told once.
+            # Off the queue before it is told: a callback that closes the wire is told once.
             self.fifo.popleft()
         waiter.take(reply)
 

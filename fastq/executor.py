@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +17,6 @@ from fastq._core import (
     OVERDUE,
     RUNNING,
     Function,
-    Keep,
     Run,
     RunningSet,
     UnknownFunction,
@@ -27,10 +24,21 @@ from fastq._core import (
 from fastq.clock import RedisClock, mono_s
 from fastq.context import Context, JobScope
 from fastq.decoders import ArgumentsError, UndecodableError, arguments_decoder
+from fastq.entries import (
+    INFINITE,
+    configure,
+    dead_fields,
+    keep_ms,
+    keep_of,
+    ms_of,
+    too_long,
+    unknown_function,
+)
 from fastq.functions import FunctionInfo, Unset
-from fastq.outcome import Ending, Envelope, ErrorText, Outcome, decide
+from fastq.outcome import Ending, Envelope, ErrorText, Outcome, bad_outcome, decide
 from fastq.scripts import Part
 from fastq.settings import Settings
+from fastq.threads import Ran, Threads
 
 log = logging.getLogger("fastq.executor")
 
@@ -41,24 +49,14 @@ _HOOK_LIMIT_S = 30.0
 _NULL = b"null"
 _EAGER = sys.version_info >= (3, 12)
 
-# How a run ended: by an error, or with a value.
-Ran = tuple[BaseException | None, Any]
-
 
 class Settles(Protocol):
     """What the executor needs of the settler."""
 
-    def complete(self, run: Run, value: bytes, /) -> bool: ...
     def touch(self) -> None: ...
     def bury(
         self, run: Run, keep_ms: int, envelope: bytes, fields: tuple[Part, ...], /
     ) -> None: ...
-
-
-class _EntryOptions(msgspec.Struct):
-    """Field `o` of an entry, as far as this version knows it."""
-
-    timeout: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Executor:
@@ -83,8 +81,8 @@ class Executor:
         self._settles: Settles
         self._complete: Callable[[Run, bytes], bool]
         self._dump = settings.codec.dump_value
-        self._keep = keep_of(_ms(settings.keep_result_s))
-        self._pool: ThreadPoolExecutor | None = None
+        self._keep = keep_of(ms_of(settings.keep_result_s))
+        self._threads = Threads(settings.max_jobs)
         self._sweeper: asyncio.TimerHandle | None = None
         self._observed = bool(
             settings.on_job_start or settings.on_job_end or log.isEnabledFor(logging.DEBUG)
@@ -98,7 +96,7 @@ class Executor:
             functions,
             spawn=self._spawner(),
             refuse=self._refuse,
-            configure=_configure,
+            configure=configure,
         )
 
     def attach(self, settles: Settles, complete: Callable[[Run, bytes], bool]) -> None:
@@ -119,7 +117,7 @@ class Executor:
             info.call,
             arguments_decoder(info.call, skip_first=info.takes_context, codec=settings.codec),
             timeout_s=INFINITE if timeout_s is None else timeout_s,
-            keep=keep_of(_ms(kept_s)),
+            keep=keep_of(ms_of(kept_s)),
             is_async=info.is_async,
             context=context,
             execute=self._life(info),
@@ -127,7 +125,7 @@ class Executor:
 
     def _life(self, info: FunctionInfo) -> Callable[[Run], Coroutine[Any, Any, None]]:
         if self._observed:
-            how = self._call_async if info.is_async else self._in_thread
+            how = self._call_async if info.is_async else self._threads.call
             return partial(self._run_observed, how)
         return self._run_async if info.is_async else self._run_in_thread
 
@@ -151,7 +149,7 @@ class Executor:
 
     async def _run_in_thread(self, run: Run) -> None:
         try:
-            error, value = await self._in_thread(run)
+            error, value = await self._threads.call(run)
             data = b"" if error is not None else self._dump(value)
         except BaseException as raised:
             error = raised
@@ -205,15 +203,6 @@ class Executor:
             elif not more:
                 raise
 
-    async def _in_thread(self, run: Run) -> Ran:
-        pool = self._pool
-        if pool is None:
-            pool = self._pool = ThreadPoolExecutor(
-                self._settings.max_jobs, thread_name_prefix="fastq-job"
-            )
-        context = contextvars.copy_context()
-        return await self._loop.run_in_executor(pool, context.run, _call, run)
-
     # Ends
 
     def _refuse(self, run: Run, error: Exception) -> None:
@@ -222,8 +211,8 @@ class Executor:
             # Whoever waits for it is told, for as long as this worker keeps results.
             run.keep = self._keep
             with contextlib.suppress(Exception):
-                _configure(run)
-            self._end(run, Ending.UNKNOWN_FUNCTION, LookupError(_unknown(run)))
+                configure(run)
+            self._end(run, Ending.UNKNOWN_FUNCTION, LookupError(unknown_function(run)))
         elif isinstance(error, ArgumentsError):
             self._end(run, Ending.UNFIT_ARGUMENTS, error)
         elif run.payload is None:
@@ -260,15 +249,15 @@ class Executor:
         if run.state == DETACHED and not self._going():
             return None
         if run.state != RUNNING:
-            return _bad_outcome(Ending.OVERDUE, self._too_long(run, error))
+            return bad_outcome(Ending.OVERDUE, too_long(run, error))
         if error is None:
             return Outcome("complete", value=value)
-        return None if self._was_stopped(run, error) else _bad_outcome(Ending.RAISED, error)
+        return None if self._was_stopped(run, error) else bad_outcome(Ending.RAISED, error)
 
     def _over(self, run: Run, error: BaseException | None = None) -> None:
         """The end of a run whose end no longer counts."""
         if run.state == OVERDUE:
-            self._end(run, Ending.OVERDUE, self._too_long(run, error))
+            self._end(run, Ending.OVERDUE, too_long(run, error))
         else:
             self.late += 1
             log.info("%s %s has ended after all", run.function.name, run.id.decode())
@@ -284,7 +273,7 @@ class Executor:
         envelope = Envelope(verdict.status, verdict.reason, started_ms, now_ms, run.tries, body)
         self.failed += 1
         self._settles.bury(
-            run, _keep_ms(run.keep), envelope.pack(), dead_fields(run, verdict.reason, body)
+            run, keep_ms(run.keep), envelope.pack(), dead_fields(run, verdict.reason, body)
         )
         # The end of a job must not hang on a log handler: some raise, on a RecursionError all do.
         with contextlib.suppress(Exception):
@@ -301,11 +290,6 @@ class Executor:
             text.message,
             exc_info=error,
         )
-
-    def _too_long(self, run: Run, error: BaseException | None) -> TimeoutError:
-        late = TimeoutError(f"ran longer than its time limit of {run.limit_s:g} s")
-        late.__cause__ = error
-        return late
 
     # Time limits
 
@@ -338,7 +322,7 @@ class Executor:
 
     def _detach(self, run: Run) -> None:
         """Settles a run that does not end: a thread, or a job that swallows its cancellation."""
-        self._end(run, Ending.OVERDUE, self._too_long(run, None))
+        self._end(run, Ending.OVERDUE, too_long(run, None))
         run.state = DETACHED
         run.deadline_s = INFINITE
         log.warning(
@@ -387,87 +371,10 @@ class Executor:
         """Lets the threads go. True if one of them still runs a job."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         return any(not run.function.is_async for run in self.running)
-
-
-INFINITE = float("inf")
-# What durations may be at most in the settings, too.
-_MOST_MS = 10**12
-
-
-def _call(run: Run) -> Ran:
-    # As a value: StopIteration cannot be raised into a future, and SystemExit would end the thread.
-    try:
-        return None, run.call()
-    except BaseException as error:
-        return error, None
-
-
-def _bad_outcome(ending: Ending, error: BaseException) -> Outcome:
-    verdict = decide(ending)
-    return Outcome(verdict.status, verdict.reason, error=error)
 
 
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _unknown(run: Run) -> str:
-    if run.name is None:
-        return "The entry names no function: its field f is missing."
-    return (
-        f"No function {run.name.decode(errors='replace')!r} is registered in this worker. "
-        "Add it to functions, or deploy the workers that know it."
-    )
-
-
-def _configure(run: Run) -> None:
-    """Options that came with the entry go before the function's own."""
-    if run.keep_field is not None:
-        kept_ms = int(run.keep_field)
-        if kept_ms > _MOST_MS:
-            raise ValueError(f"field k is {kept_ms} ms: the server cannot keep a result so long")
-        run.keep = keep_of(None if kept_ms < 0 else kept_ms)
-    if run.options is not None:
-        try:
-            timeout_s = msgspec.json.decode(run.options, type=_EntryOptions).timeout
-        except msgspec.DecodeError as error:
-            raise UndecodableError(f"the entry's options (field o): {error}") from error
-        if timeout_s is not msgspec.UNSET:
-            run.limit_s = INFINITE if timeout_s is None else timeout_s
-
-
-def keep_of(kept_ms: float | None) -> Keep | None:
-    """How the core keeps results: None for not at all. `kept_ms` 0 is that, None is for ever."""
-    if kept_ms is None:
-        return Keep(None)
-    return Keep(max(1, int(kept_ms))) if kept_ms else None
-
-
-def _ms(duration_s: float | None) -> float | None:
-    return None if duration_s is None else duration_s * 1000
-
-
-def _keep_ms(keep: Keep | None) -> int:
-    """As scripts have it: 0 for not at all, -1 for ever."""
-    if keep is None:
-        return 0
-    return -1 if keep.ms is None else keep.ms
-
-
-def dead_fields(run: Run, reason: str, error: bytes) -> tuple[Part, ...]:
-    """An entry of `dead`: everything needed to run the job again, and why it ended."""
-    fields: list[Part] = ["id", run.id, "reason", reason, "error", error, "tries", run.tries]
-    fields += run.more or ()
-    for name, value in (
-        ("f", run.name),
-        ("d", run.payload),
-        ("o", run.options),
-        ("k", run.keep_field),
-    ):
-        if value is not None:
-            fields += (name, value)
-    return tuple(fields)

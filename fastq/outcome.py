@@ -58,6 +58,12 @@ class Outcome:
     error: BaseException | None = None
 
 
+def bad_outcome(ending: Ending, error: BaseException) -> Outcome:
+    """The outcome of a run that ended badly."""
+    verdict = decide(ending)
+    return Outcome(verdict.status, verdict.reason, error=error)
+
+
 class ErrorText(msgspec.Struct, frozen=True):
     """An exception as it travels: texts only."""
 

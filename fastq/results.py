@@ -128,7 +128,11 @@ class Results:
             )
 
     async def _opened(self, connection: Connection) -> None:
-        await connection.call("CLIENT", "TRACKING", "ON")
+        try:
+            await connection.call("CLIENT", "TRACKING", "ON")
+        except ReplyError as error:
+            # Results still come, by the looks every few seconds.
+            log.warning("CLIENT TRACKING is refused, so results come late: %s", error)
         self._trouble = ""
         for key in self._waits:
             self._look(connection, key)

@@ -9,9 +9,9 @@ from typing import Any
 
 from fastq._core import ConnectionLost, ReplyError
 from fastq.connection import REPLY_DEADLINE_S, Connection, code_of, connect
-from fastq.keys import GROUP, QueueKeys
+from fastq.keys import GROUP, RELEASED, QueueKeys
 from fastq.redis_settings import RedisSettings
-from fastq.scripts import OWN_PENDING
+from fastq.scripts import HAND_BACK, LEAVE, OWN_PENDING
 
 log = logging.getLogger("fastq.session")
 
@@ -106,3 +106,18 @@ async def own_pending(
         )
         found.extend(entries)
     return found
+
+
+async def hand_back(
+    writer: Connection, keys: QueueKeys, consumer: str, job_ids: list[bytes]
+) -> None:
+    """Gives unfinished jobs to whoever takes them up, uncharged; those that are not ours stay."""
+    for first in range(0, len(job_ids), _PAGE_JOBS):
+        page = job_ids[first : first + _PAGE_JOBS]
+        await HAND_BACK.call(writer, (keys.stream,), (GROUP, consumer, RELEASED, *page))
+
+
+async def leave(writer: Connection, keys: QueueKeys, consumer: str) -> None:
+    """Takes the consumer out of the books."""
+    hash_key = keys.consumer_prefix + consumer.encode()
+    await LEAVE.call(writer, (keys.stream, keys.beats, hash_key), (GROUP, consumer))

@@ -69,8 +69,9 @@ class Settler:
             done=self._batch_answered,
         )
         self.unanswered = 0
-        # In the order in which they were made; a dict, since it also has to forget quickly.
-        self._kept: dict[Settle, None] = {}
+        # In the order in which they were made, each with whether it was sent on more than one
+        # connection: then the server may have done it at the first time.
+        self._kept: dict[Settle, bool] = {}
         self._refused: list[Settle] = []
         self._backoff = Backoff(maximum_s=2.0)
         self._complaints = Complaints(log)
@@ -84,6 +85,7 @@ class Settler:
         self._connection = connection
         self._forget_refused()
         for settle in list(self._kept):
+            self._kept[settle] = True
             self._send(settle)
 
     def detach(self) -> None:
@@ -100,6 +102,10 @@ class Settler:
             else:
                 found.append(settle.job_id)
         return found
+
+    def touch(self) -> None:
+        """A slot was freed: has the turn's end looked at."""
+        self.queue.touch()
 
     def flush(self) -> None:
         """Sends the turn's batch; before that, lets the fetcher read for the slots that it freed.
@@ -129,7 +135,7 @@ class Settler:
         await self._drained.wait()
 
     def _keep(self, settle: Settle) -> None:
-        self._kept[settle] = None
+        self._kept[settle] = False
         self.unanswered += len(settle)
         self._drained.clear()
         self._send(settle)
@@ -148,9 +154,9 @@ class Settler:
         if isinstance(reply, list):
             errors = [part for part in reply if isinstance(part, ReplyError)]
             if not errors:
-                self._answered(batch)
+                repeated = self._answered(batch)
                 lost = len(batch) - reply[-2]
-                if lost:
+                if lost and not repeated:
                     log.warning("%d finished jobs were no longer this worker's", lost)
                 return
             reply = errors[0]
@@ -171,22 +177,25 @@ class Settler:
 
     def _script_answered(self, settle: ScriptSettle, reply: Any) -> None:
         if isinstance(reply, int):
-            self._answered(settle)
-            if not reply:
+            repeated = self._answered(settle)
+            if not reply and not repeated:
                 log.warning("Job %s was no longer this worker's", settle.job_id.decode())
         elif isinstance(reply, ReplyError) and code_of(reply) == "NOSCRIPT":
             self._send(settle, whole=True)
         else:
             self._not_answered(settle, reply)
 
-    def _answered(self, settle: Settle) -> None:
-        if self._kept.pop(settle, 0) is None:
+    def _answered(self, settle: Settle) -> bool:
+        """Forgets it; True if the server may have been told of it before."""
+        repeated = self._kept.pop(settle, None)
+        if repeated is not None:
             self.unanswered -= len(settle)
             self._backoff.reset()
         if not self._kept:
             self._drained.set()
             self._complaints.over()
         self.queue.touch()
+        return bool(repeated)
 
     def _not_answered(self, settle: Settle, reply: Any) -> None:
         if isinstance(reply, ConnectionLost):

@@ -22,9 +22,9 @@ from fastq.context import JobScope
 from fastq.errors import FastqError
 from fastq.executor import Executor
 from fastq.fetcher import Fetcher, ensure_group
-from fastq.keys import GROUP, RELEASED, QueueKeys
-from fastq.scripts import HAND_BACK, LEAVE, Part
-from fastq.session import Session, kill_old_reader, own_pending
+from fastq.keys import QueueKeys
+from fastq.scripts import Part
+from fastq.session import Session, hand_back, kill_old_reader, leave, own_pending
 from fastq.settings import Settings
 from fastq.settler import Settler
 
@@ -33,7 +33,6 @@ log = logging.getLogger("fastq.worker")
 # After the jobs' own time: what the last steps may take while Redis answers, or does not.
 _LAST_STEPS_S = 3.0
 _CLEAN_UP_S = 2.0
-_HAND_BACK_JOBS = 250
 _ASK_AGAIN_S = 0.05
 _WHAT_TO_DO = "Start it, or correct the URL."
 
@@ -154,7 +153,7 @@ class Worker:
         self._settler = Settler(
             self._keys, self.consumer, self._executor.running, lambda: self._fetcher.wake()
         )
-        self._executor.attach(_Settles(self._settler), self._settler.queue.complete)
+        self._executor.attach(self._settler, self._settler.queue.complete)
         self._fetcher = Fetcher(
             self._keys,
             self.consumer,
@@ -375,36 +374,22 @@ class Worker:
     async def _part(self) -> None:
         while self._session is not None:
             try:
-                writer, keys = self._session.writer, self._keys
+                writer = self._session.writer
                 await self._give_back(writer)
-                hash_key = keys.consumer_prefix + self.consumer.encode()
-                await LEAVE.call(
-                    writer, (keys.stream, keys.beats, hash_key), (GROUP, self.consumer)
-                )
+                await leave(writer, self._keys, self.consumer)
                 return
             except (ConnectionLost, ReplyError) as error:
                 # A server that restarts may be back in time for the jobs; without any, it is
                 # not worth a wait.
-                if not self._surplus or not (isinstance(error, ConnectionLost) or is_passing(error)):
+                if not self._surplus or not (
+                    isinstance(error, ConnectionLost) or is_passing(error)
+                ):
                     raise
                 await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _give_back(self, writer: Connection) -> None:
         given = list(dict.fromkeys(self._surplus))
-        for first in range(0, len(given), _HAND_BACK_JOBS):
-            page = given[first : first + _HAND_BACK_JOBS]
-            await HAND_BACK.call(
-                writer, (self._keys.stream,), (GROUP, self.consumer, RELEASED, *page)
-            )
+        await hand_back(writer, self._keys, self.consumer, given)
         if given:
             log.info("%d unfinished jobs were handed back", len(given))
             self._surplus[:] = set(self._surplus).difference(given)
-
-
-class _Settles:
-    """The settler as the executor sees it."""
-
-    def __init__(self, settler: Settler) -> None:
-        self.bury = settler.bury
-        self.touch = settler.queue.touch
-        self.complete = settler.queue.complete

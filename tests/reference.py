@@ -130,7 +130,7 @@ class Request:
 
 
 def told(requests: Sequence[Request]) -> list[tuple[int, Any]]:
-    """Who is told what, in the order of the replies; pushes, as Requests of that kind, are told too."""
+    """Who is told what, in the order of the replies; pushes are Requests of that kind."""
     return [(place, what) for place, request in enumerate(requests) for what in tell(request)]
 
 

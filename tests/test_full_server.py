@@ -123,7 +123,7 @@ async def test_reading_pauses_while_more_ends_than_slots_are_unanswered(
             added = [cast(bytes, control.xadd(STREAM, ENTRY)).decode() for _ in range(100)]
             await eventually(lambda: worker._settler.unanswered > 10)
             await asyncio.sleep(1)
-            # Ten unanswered are still fine, ten more ended when that was looked at, and ten were read.
+            # Ten unanswered are fine; ten more ended while that was looked at, and ten were read.
             paused = len(tally) - 1
             assert 11 <= paused <= 30
             await asyncio.sleep(1)

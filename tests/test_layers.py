@@ -27,7 +27,7 @@ LAYERS = (
     {"connection", "scripts"},
     {
         *("settings", "redis_settings", "functions", "parameters", "decoders", "context"),
-        *("serializers", "conversion", "lossless", "outcome", "middleware"),
+        *("entries", "threads", "serializers", "conversion", "lossless", "outcome", "middleware"),
     },
     {"_core"},
     {"errors", "clock", "keys", "complaints"},

@@ -2,8 +2,6 @@
 
 import asyncio
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -11,27 +9,17 @@ import msgspec
 import pytest
 
 import fastq
-from fastq import Client, Context, JobFailed, JobTimeout
+from fastq import Client
 from fastq.worker import Worker
 from servers import Server
 from waiting import eventually
-from workers import DEADLINE_S, Queue, ended, settings_of, start, working
+from workers import DEADLINE_S, Queue, ended, failure, settings_of, start, still_works, working
 
 DEAD_FIELDS = {"f", "d", "id", "reason", "error", "tries"}
 
 
 async def add(x: int, y: int) -> int:
     return x + y
-
-
-async def failure(job: fastq.Job[Any]) -> JobFailed:
-    with pytest.raises(JobFailed) as caught:
-        await job.result(DEADLINE_S)
-    return caught.value
-
-
-async def still_works(client: Client) -> bool:
-    return await (await client.enqueue("add", 1, 2)).result(DEADLINE_S) == 3
 
 
 # Failures
@@ -204,210 +192,6 @@ async def test_a_result_that_cannot_be_carried_fails_the_job(
             error = await failure(await client.enqueue(function))
             assert error.type == "fastq.errors.SerializationError"
             assert "the result of type function cannot be carried" in error.message
-        assert await still_works(client)
-
-
-# Entries
-
-RAW: dict[str, tuple[dict[str, str | bytes], str]] = {
-    "garbage": ({"f": "add", "d": b"\xff\x00\x01"}, "undecodable"),
-    "half JSON": ({"f": "add", "d": "[1,"}, "undecodable"),
-    "no call": ({"f": "add", "d": "7"}, "undecodable"),
-    "no payload": ({"f": "add"}, "undecodable"),
-    "no function": ({"d": "[1,2]"}, "unknown_function"),
-    "neither": ({"foo": "bar"}, "unknown_function"),
-    "unknown": ({"f": "nobody", "d": "[1,2]"}, "unknown_function"),
-    "no text": ({"f": b"\xff\xfe", "d": "[1,2]"}, "unknown_function"),
-    "too few": ({"f": "add", "d": "[1]"}, "arguments"),
-    "too many": ({"f": "add", "d": "[1,2,3]"}, "arguments"),
-    "other types": ({"f": "add", "d": '["a",2]'}, "arguments"),
-    "other names": ({"f": "add", "d": '{"a":[1],"k":{"z":1}}'}, "arguments"),
-    "options": ({"f": "add", "d": "[1,2]", "o": "{timeout}"}, "undecodable"),
-    "options' types": ({"f": "add", "d": "[1,2]", "o": '{"timeout":"x"}'}, "undecodable"),
-    "keep": ({"f": "add", "d": "[1,2]", "k": "long"}, "undecodable"),
-    "huge keep": ({"f": "add", "d": "[1,2]", "k": "9" * 30}, "undecodable"),
-    "tries": ({"f": "add", "d": "[1,2]", "t": "many"}, "undecodable"),
-    "huge tries": ({"f": "add", "d": "[1,2]", "t": "9" * 30}, "undecodable"),
-    "nesting": ({"f": "add", "d": "[" * 100_000}, "undecodable"),
-}
-
-
-@pytest.mark.servers
-async def test_entries_that_cannot_run_go_to_dead_with_all_they_hold(server: Server) -> None:
-    queue = Queue(server)
-    async with working(server, add) as (client, worker):
-        ids = {name: queue.add(**fields) for name, (fields, _) in RAW.items()}
-        for name, job_id in ids.items():
-            assert (await failure(client.job(job_id))).reason == RAW[name][1], name
-        assert await still_works(client)
-    assert worker.failed == len(RAW)
-    dead = {entry["id"].decode(): entry for entry in queue.dead()}
-    for name, job_id in ids.items():
-        fields = {key: value.encode() if isinstance(value, str) else value
-                  for key, value in RAW[name][0].items()}  # fmt: skip
-        assert fields.items() - {("t", fields.get("t"))} <= dead[job_id].items()
-    assert (queue.length(), queue.pending()) == (0, {})
-
-
-async def test_messages_say_what_is_wrong_with_an_entry(server: Server) -> None:
-    queue = Queue(server)
-    async with working(server, add) as (client, _):
-        texts = {
-            name: (await failure(client.job(queue.add(**RAW[name][0])))).message for name in RAW
-        }
-    assert texts["unknown"] == (
-        "No function 'nobody' is registered in this worker. Add it to functions, or deploy the "
-        "workers that know it."
-    )
-    assert texts["no function"] == "The entry names no function: its field f is missing."
-    assert texts["no payload"] == "the entry has no payload: its field d is missing"
-    assert texts["options"].startswith("the entry's options (field o): JSON is malformed")
-    assert texts["huge keep"].endswith("the server cannot keep a result so long")
-    assert texts["garbage"].startswith("add(): the payload is not the JSON of a call")
-    assert "'y'" in texts["too few"]
-    assert "'x'" in texts["other types"]
-
-
-async def test_fields_of_a_newer_fastq_are_passed_over(server: Server) -> None:
-    queue = Queue(server)
-    async with working(server, add) as (client, _):
-        job_id = queue.add(f="add", d="[1,2]", zz="new", o='{"timeout":5,"colour":"red"}')
-        assert await client.job(job_id).result(DEADLINE_S) == 3
-
-
-async def test_a_payload_of_another_serializer_is_undecodable(server: Server) -> None:
-    queue = Queue(server)
-    async with working(server, add, serializer="pickle") as (client, _):
-        error = await failure(client.job(queue.add(f="add", d="[1,2]")))
-        assert error.reason == "undecodable"
-        assert "do both sides use the same serializer" in error.message
-        assert await still_works(client)
-
-
-# Time limits
-
-
-async def test_a_job_over_its_limit_is_cancelled(server: Server) -> None:
-    seen: list[str] = []
-
-    @fastq.job(timeout=0.2)
-    async def hang() -> None:
-        try:
-            await asyncio.sleep(DEADLINE_S)
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
-
-    async with working(server, hang, add, max_jobs=1) as (client, _):
-        with pytest.raises(JobTimeout) as caught:
-            await (await client.enqueue(hang)).result(DEADLINE_S)
-        assert await still_works(client)
-    assert caught.value.message == "ran longer than its time limit of 0.2 s"
-    assert seen == ["cancelled"]
-    assert [entry["reason"] for entry in Queue(server).dead()] == [b"timeout"]
-
-
-async def test_the_limit_may_come_from_anywhere(server: Server) -> None:
-    async def hang(wait_s: float) -> str:
-        await asyncio.sleep(wait_s)
-        return "in time"
-
-    short = fastq.job(hang, name="short", timeout=0.1)
-    endless = fastq.job(hang, name="endless", timeout=None)
-    async with working(server, hang, short, endless, job_timeout=0.2) as (client, _):
-        plain = await client.enqueue(hang, DEADLINE_S)
-        long = await client.options(timeout=DEADLINE_S).enqueue(short, 0.5)
-        free = await client.options(timeout=None).enqueue(hang, 0.5)
-        own = await client.options(timeout=0.1).enqueue(endless, DEADLINE_S)
-        free_too = await client.enqueue(endless, 0.5)
-        for job, limit in ((plain, "0.2 s"), (own, "0.1 s")):
-            error = await failure(job)
-            assert isinstance(error, JobTimeout)
-            assert error.message.endswith(limit)
-        assert [await job.result(DEADLINE_S) for job in (long, free, free_too)] == ["in time"] * 3
-
-
-class Stubborn:
-    """A job that does not end when it is cancelled, before it is let go."""
-
-    def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.cancelled = 0
-
-    async def run(self, ctx: Context) -> str:
-        while not self.go.is_set():
-            try:
-                await self.go.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-        return "late"
-
-
-async def test_a_job_that_ignores_its_end_holds_its_slot(server: Server) -> None:
-    job = Stubborn()
-    run = fastq.job(job.run, name="run", timeout=0.1)
-    async with working(server, run, add, max_jobs=1) as (client, worker):
-        stuck = await client.enqueue("run")
-        assert isinstance(await failure(stuck), JobTimeout)
-        waiting = await client.enqueue(add, 1, 2)
-        assert Queue(server).pending() == {}
-        assert len(worker._executor.running) == 1
-        assert await waiting.status() == "queued"
-        job.go.set()
-        assert await waiting.result(DEADLINE_S) == 3
-        assert isinstance(await failure(stuck), JobTimeout)
-        assert (worker._executor.late, job.cancelled) == (1, 1)
-    assert [entry["reason"] for entry in Queue(server).dead()] == [b"timeout"]
-
-
-@pytest.mark.parametrize("end", ["return", "raise"])
-async def test_what_a_job_does_after_its_limit_does_not_count(server: Server, end: str) -> None:
-    async def swallow() -> str:
-        try:
-            await asyncio.sleep(DEADLINE_S)
-        except asyncio.CancelledError:
-            if end == "raise":
-                raise ValueError("something else") from None
-        return "late"
-
-    async with working(server, fastq.job(swallow, timeout=0.1), add) as (client, _):
-        error = await failure(await client.enqueue("swallow"))
-        assert isinstance(error, JobTimeout)
-        assert ("something else" in error.traceback) is (end == "raise")
-        assert await still_works(client)
-    assert [entry["reason"] for entry in Queue(server).dead()] == [b"timeout"]
-
-
-async def test_a_sync_job_over_its_limit_holds_its_slot(server: Server) -> None:
-    go = threading.Event()
-
-    @fastq.job(timeout=0.2)
-    def block() -> str:
-        go.wait(DEADLINE_S)
-        return "late"
-
-    async with working(server, block, add, max_jobs=1) as (client, worker):
-        began_s = time.monotonic()
-        stuck = await client.enqueue(block)
-        assert isinstance(await failure(stuck), JobTimeout)
-        assert time.monotonic() - began_s < 5
-        waiting = await client.enqueue(add, 1, 2)
-        assert (len(worker._executor.running), Queue(server).pending()) == (1, {})
-        assert await waiting.status() == "queued"
-        go.set()
-        assert await waiting.result(DEADLINE_S) == 3
-        assert worker._executor.late == 1
-        assert isinstance(await failure(stuck), JobTimeout)
-
-
-async def test_a_job_that_blocks_the_loop_is_over_its_limit_all_the_same(server: Server) -> None:
-    @fastq.job(timeout=0.1)
-    async def block() -> None:
-        time.sleep(0.3)  # noqa: ASYNC251 - what it should not do
-        await asyncio.sleep(DEADLINE_S)
-
-    async with working(server, block, add) as (client, _):
-        assert isinstance(await failure(await client.enqueue(block)), JobTimeout)
         assert await still_works(client)
 
 

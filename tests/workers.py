@@ -5,7 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
-from fastq import Client, Job, WorkerSettings
+import pytest
+
+from fastq import Client, Job, JobFailed, WorkerSettings
 from fastq.settings import Settings
 from fastq.worker import Worker
 from servers import Server
@@ -51,6 +53,18 @@ async def ended(job: Job[Any]) -> str:
 async def _end_of(job: Job[Any]) -> str:
     status = await job.status()
     return status if status in ("complete", "failed") else ""
+
+
+async def failure(job: Job[Any]) -> JobFailed:
+    """Waits for the job's end, which has to be a bad one."""
+    with pytest.raises(JobFailed) as caught:
+        await job.result(DEADLINE_S)
+    return caught.value
+
+
+async def still_works(client: Client) -> bool:
+    """True if the worker runs `add`."""
+    return bool(await (await client.enqueue("add", 1, 2)).result(DEADLINE_S) == 3)
 
 
 class Queue:

@@ -8,6 +8,15 @@ import pytest
 from fastq._core import DEBUG, live_objects
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _fast_collections() -> Iterator[None]:
+    """What was there before the tests is not gone through again after each of them."""
+    if DEBUG:
+        gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     if not DEBUG:

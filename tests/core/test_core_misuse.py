@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import prodding
 from fastq import _core
 from fastq._core import (
     CallbackWaiter,
@@ -20,7 +22,7 @@ from fastq._core import (
     Wire,
     XaddTemplate,
 )
-from running import GROUP, RESULTS, STREAM, Rig, entry
+from rig import GROUP, RESULTS, STREAM, Rig, entry
 
 pytestmark = pytest.mark.core
 
@@ -31,8 +33,8 @@ FINAL = [
 
 
 def test_no_call_with_anything_crashes_the_interpreter() -> None:
-    script = Path(__file__).with_name("prodding.py")
-    command = [sys.executable, "-X", "faulthandler", script]
+    script = Path(prodding.__file__)
+    command = [sys.executable, "-X", "faulthandler", str(script)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-10_000:]
 
@@ -76,7 +78,8 @@ def test_waiters_before_init_raise_when_told(waiter: Any) -> None:
 def test_a_function_before_init_refuses_its_entries_and_no_others() -> None:
     rig = Rig()
     blank = Function.__new__(Function)
-    plain = rig.start(entry(1)) or rig.run(1).function
+    rig.start(entry(1))
+    plain = rig.run(1).function
     running = RunningSet(
         5, {b"blank": blank, b"plain": plain}, spawn=rig.spawn, refuse=rig.refuse, configure=print
     )
@@ -95,15 +98,16 @@ def test_none_is_refused_where_a_queue_needs_its_parts(place: int) -> None:
 
 
 def test_none_is_refused_as_an_argument() -> None:
-    rig, wire, none = Rig(), Wire(), Any
-    none = None
-    calls = [
+    rig, wire = Rig(), Wire()
+    none: Any = None
+    function: Any = Function
+    calls: list[Callable[[], object]] = [
         lambda: XaddTemplate(b"k", b"f").pack(none),
         lambda: XaddTemplate(none, b"f"),
         lambda: XaddTemplate(b"k", none),
         lambda: FutureWaiter(none),
         lambda: CallbackWaiter(none),
-        lambda: Function(none, print, print),
+        lambda: function(none, print, print),
         lambda: wire.send(none, CallbackWaiter(print)),
         lambda: wire.send(b"", none),
         lambda: wire.close(none),

@@ -18,13 +18,17 @@ pytestmark = pytest.mark.core
 line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"), max_size=12)
 whole = st.integers(-(2**63), 2**63 - 1)
 simple = st.builds(Simple, line.map(str.encode))
-leaves = st.none() | st.booleans() | whole | st.binary(max_size=12) | simple | st.builds(Error, line)
+leaves = (
+    st.none() | st.booleans() | whole | st.binary(max_size=12) | simple | st.builds(Error, line)
+)
 replies = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
 pushes = st.builds(Push, st.lists(replies, min_size=1, max_size=3).map(tuple))
 
 
 def requests_of(kind: str, inner: st.SearchStrategy[Any], least: int, most: int) -> Any:
-    return st.builds(Request, st.just(kind), st.lists(inner, min_size=least, max_size=most).map(tuple))
+    return st.builds(
+        Request, st.just(kind), st.lists(inner, min_size=least, max_size=most).map(tuple)
+    )
 
 
 requests = st.lists(
@@ -132,7 +136,8 @@ def test_a_loss_at_any_byte_is_told_to_all_who_still_wait(
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"HTTP/1.1 400 Bad Request\r\n", b"?\r\n", b"$-7\r\n", b"*x\r\n", b"\x00\x16\x03\x01"]
+    "garbage",
+    [b"HTTP/1.1 400 Bad Request\r\n", b"?\r\n", b"$-7\r\n", b"*x\r\n", b"\x00\x16\x03\x01"],
 )
 def test_bytes_that_are_no_replies_are_a_protocol_error(garbage: bytes) -> None:
     told: Told = []

@@ -69,6 +69,15 @@ class Rig:
             pass
         return deleted
 
+    @property
+    def begun(self) -> list[bytes]:
+        return [run.id for run in self.started]
+
+    @property
+    def errors(self) -> dict[bytes, type[Exception]]:
+        """Of the refused."""
+        return {job_id: type(error) for job_id, error in self.refused}
+
     def run(self, job_id: int | bytes) -> Run:
         """The run of this id that is going on."""
         (run,) = [run for run in self.running if run.id == id_of(job_id)]

@@ -40,7 +40,8 @@ def whole() -> list[Any]:
 
 def bare() -> Iterator[Any]:
     """One of each class whose `__init__` was never called."""
-    for kind in CLASSES:
+    kinds: list[Any] = CLASSES
+    for kind in kinds:
         with contextlib.suppress(TypeError):
             yield kind.__new__(kind)
 
