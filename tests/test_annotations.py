@@ -27,6 +27,8 @@ from fastq.decoders import (
 from fastq.errors import SerializationError
 from fastq.serializers import resolve
 
+pytestmark = pytest.mark.typing_checks
+
 JSON = resolve("json")
 T = TypeVar("T")
 

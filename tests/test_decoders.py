@@ -27,6 +27,8 @@ from fastq.decoders import (
 )
 from fastq.serializers import resolve
 
+pytestmark = pytest.mark.typing_checks
+
 JSON = resolve("json")
 PICKLE = resolve("pickle")
 

@@ -25,6 +25,8 @@ from fastq.decoders import (
 from fastq.errors import ConfigError
 from fastq.serializers import resolve
 
+pytestmark = pytest.mark.typing_checks
+
 JSON = resolve("json")
 PICKLE = resolve("pickle")
 DAY = datetime.date(2020, 1, 2)

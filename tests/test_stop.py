@@ -175,6 +175,7 @@ async def test_nothing_is_lost_at_any_moment_of_a_stop(server: Server) -> None:
 
 async def one_stop(server: Server, dice: random.Random) -> None:
     ran: list[str] = []
+    in_threads: set[str] = set()
 
     async def work(ctx: Context, pause_s: float) -> None:
         if pause_s > 0.001:
@@ -182,6 +183,7 @@ async def one_stop(server: Server, dice: random.Random) -> None:
         ran.append(ctx.job_id)
 
     def sync_work(ctx: Context) -> None:
+        in_threads.add(ctx.job_id)
         ran.append(ctx.job_id)
 
     async with stage(server, work, sync_work, max_jobs=dice.choice([3, 30])) as on:
@@ -199,15 +201,19 @@ async def one_stop(server: Server, dice: random.Random) -> None:
         await on.stop(0 if hurry else dice.uniform(0, 0.1))
         await producing
         on.check_gone()
-        check_nothing_lost(on, [job.id for job in handles], ran)
+        results = check_nothing_lost(on, [job.id for job in handles])
+        assert len(set(ran)) == len(ran)
+        assert results <= set(ran)
+        # The end of a thread's job may come too late to be told: that one runs again.
+        assert set(ran) - results <= in_threads
 
 
-def check_nothing_lost(on: Stage, ids: list[str], ran: list[str]) -> None:
+def check_nothing_lost(on: Stage, ids: list[str]) -> set[str]:
+    """Each job has a result or waits; returns those with a result."""
     results = {job_id for job_id in ids if on.queue.result_ttl_ms(job_id) > 0}
     pending = on.queue.pending()
     assert set(pending.values()) <= {(RELEASED, 0)}
     assert on.queue.dead() == []
     assert on.queue.length() == len(ids) - len(results)
     assert not results & pending.keys()
-    # Who ran to the end has a result, once; the others wait.
-    assert sorted(ran) == sorted(results)
+    return results
