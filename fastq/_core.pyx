@@ -572,7 +572,7 @@ cdef class RunningSet:
         if self.runs.get(run.id) is run:
             del self.runs[run.id]
         run.state = STATE_ENDED
-        run.task = None
+        run.task = run.context = None  # the task and the context refer to the run
 
     def overdue(self, double now_s):
         """The runs whose deadline has passed, each as often as it is asked for."""
@@ -722,7 +722,7 @@ cdef class SettleQueue:
             return False
         self.running.runs.pop(run.id, None)
         run.state = STATE_ENDED
-        run.task = None
+        run.task = run.context = None  # the task and the context refer to the run
         if run.keep is not None:
             key = self.result_prefix + run.id
             envelope = envelope_of(run.started_s * 1000 + self.offset_ms,

@@ -2,7 +2,7 @@
 
 Three duties: 1. arguments for the worker (`arguments_decoder`), 2. results for whoever waits
 (`result_decoder`), 3. the errors that tell a broken payload from arguments that do not fit. The
-questions about the function itself (`check_call`, `takes_context`) are answered in `parameters`.
+questions about the function itself (`misfit`, `takes_context`) are answered in `parameters`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fastq.parameters import (
     Arity,
     Function,
     arity,
-    check_call,
     misfit,
     name_of,
     parameters,
@@ -38,7 +37,6 @@ __all__ = [
     "ArgumentsError",
     "UndecodableError",
     "arguments_decoder",
-    "check_call",
     "result_decoder",
     "takes_context",
 ]

@@ -172,7 +172,8 @@ class Fetcher:
         if self._idle is None:
             return int(BLOCK_S * 1000)
         # The last jobs of a burst may enqueue more; when none runs, an empty queue is the end.
-        return int(_BURST_BLOCK_S * 1000) if len(self._running) else 0
+        going = len(self._running) or self._unanswered()
+        return int(_BURST_BLOCK_S * 1000) if going else 0
 
     def _answered(self, reply: Any) -> None:
         if isinstance(reply, ConnectionLost):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
 from fastq.clock import seconds
 from fastq.context import Context
-from fastq.decoders import takes_context
 from fastq.errors import ConfigError, sentence
+from fastq.parameters import Arity, arity, takes_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,21 +153,21 @@ class FunctionInfo:
     takes_context: bool
     is_async: bool
     options: JobOptions
-    parameters: tuple[str, ...] = field(default=())
-
-
-_infos: weakref.WeakKeyDictionary[Callable[..., Any], FunctionInfo] = weakref.WeakKeyDictionary()
+    shape: Arity
 
 
 def describe(fn: Callable[..., Any]) -> FunctionInfo:
     """What is known of a function; found out once. `ConfigError` if it cannot be a job."""
     try:
-        info = _infos.get(fn)
-        if info is None:
-            info = _infos[fn] = _describe(fn)
-    except TypeError:  # neither hashed nor referred to weakly: found out each time
-        info = _describe(fn)
-    return info
+        return _cached(fn)
+    except TypeError:  # a callable object that cannot be hashed: found out each time
+        return _describe(fn)
+
+
+# Bounded: a producer may make functions as it goes.
+@functools.lru_cache(maxsize=4096)
+def _cached(fn: Callable[..., Any]) -> FunctionInfo:
+    return _describe(fn)
 
 
 def _describe(fn: Callable[..., Any]) -> FunctionInfo:
@@ -182,19 +181,8 @@ def _describe(fn: Callable[..., Any]) -> FunctionInfo:
     if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
         raise ConfigError(f"{name} is a generator: a job function returns its result.")
     with_context = takes_context(call)
-    return FunctionInfo(
-        name, call, with_context, _is_async(call), options, _names(call, with_context)
-    )
-
-
-def _names(call: Callable[..., Any], with_context: bool) -> tuple[str, ...]:
-    """The positional parameters as the caller sees them, for error messages."""
-    try:
-        found = inspect.signature(call).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    names = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return tuple(names[with_context:])
+    shape = arity(call, with_context)
+    return FunctionInfo(name, call, with_context, _is_async(call), options, shape)
 
 
 def _is_async(call: Callable[..., Any]) -> bool:

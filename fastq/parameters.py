@@ -9,7 +9,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -48,16 +48,6 @@ def arity(fn: Function, skip_first: bool) -> Arity:
         return _cached_arity(fn, skip_first)
     except TypeError:  # a callable object that cannot be hashed, or no callable at all
         return _arity(fn, skip_first)
-
-
-def check_call(
-    fn: Function, skip_first: bool, args: Collection[object], kwargs: Mapping[str, object]
-) -> None:
-    """Raises TypeError, worded like Python's own, if `fn` cannot be called so."""
-    shape = arity(fn, skip_first)
-    problem = misfit(shape, len(args), kwargs)
-    if problem is not None:
-        raise TypeError(problem)
 
 
 def misfit(shape: Arity, count: int, keywords: Collection[str]) -> str | None:

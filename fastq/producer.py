@@ -15,7 +15,7 @@ from fastq.errors import PayloadTooLarge
 from fastq.functions import Call, check_function_name, describe
 from fastq.jobs import Job
 from fastq.keys import QueueKeys
-from fastq.parameters import check_call
+from fastq.parameters import misfit
 
 if TYPE_CHECKING:
     from fastq.client import Client
@@ -128,8 +128,9 @@ class Producer:
             name, parameters = fn, None
         else:
             info = describe(fn)
-            check_call(info.call, info.takes_context, args, kwargs)
-            name, parameters = info.name, info.parameters
+            if problem := misfit(info.shape, len(args), kwargs):
+                raise TypeError(problem)
+            name, parameters = info.name, info.shape.positional
         payload = client._codec.dump_call(args, kwargs, parameters)
         if len(payload) > client._max_payload:
             raise PayloadTooLarge(

@@ -9,7 +9,7 @@ ran how often, on a server that no test breaks. Before each test the session's s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,3 +134,16 @@ def make_server() -> Iterator[Callable[..., Server]]:
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Reports travel between processes as UTF-8; a captured log may have lone surrogates."""
+    report = yield
+    report.sections = [
+        (title, text.encode("utf-8", "backslashreplace").decode())
+        for title, text in report.sections
+    ]
+    return report

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calling import check_call, label
 from fastq.decoders import (
     ArgumentsError,
     UndecodableError,
     arguments_decoder,
-    check_call,
     result_decoder,
 )
 from fastq.serializers import resolve
@@ -128,7 +128,7 @@ def test_arguments_arrive_as_annotated(
         (guests, ({}, [], 1), {}, "guests() argument 'who': 2 validation errors"),
         (picky, ({"a": 1},), {}, "picky() argument 'it': picky"),
     ],
-    ids=lambda part: str(part)[:40],
+    ids=label,
 )
 def test_a_failed_conversion_names_function_and_parameter(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], text: str

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import decoding
+from calling import check_call, label
 from fastq.context import Context
 from fastq.decoders import (
     ArgumentsError,
     arguments_decoder,
-    check_call,
     result_decoder,
     takes_context,
 )
@@ -26,6 +26,7 @@ from fastq.errors import ConfigError
 from fastq.serializers import resolve
 
 pytestmark = pytest.mark.typing_checks
+
 
 JSON = resolve("json")
 PICKLE = resolve("pickle")
@@ -59,7 +60,11 @@ MISFITS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] =
 ]
 
 
-@pytest.mark.parametrize(("fn", "args", "kwargs", "text"), MISFITS, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "text"),
+    MISFITS,
+    ids=label,
+)
 def test_wrong_arguments_are_told_on_both_sides(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], text: str
 ) -> None:

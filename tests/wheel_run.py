@@ -28,6 +28,8 @@ NOT_SOURCE = shutil.ignore_patterns(
 )
 NEWER = "3.13"
 NEWER_TESTS = "core or typing_checks or faults"
+# By files, since those that share a file share its servers.
+PARALLEL = ("-n", "2", "--dist", "loadfile", "--benchmark-disable")
 OLDEST_REDIS_PY = "redis==5.0.*"
 NO_TESTS = 5
 
@@ -132,7 +134,7 @@ class Workplace:
 
     def covered_pytest(self, env: Environment) -> None:
         coverage = (env.python, "-m", "coverage")
-        self._tests(*coverage, "run", "-m", "pytest")
+        self._tests(*coverage, "run", "-m", "pytest", *PARALLEL)
         say("coverage of the installed fastq, branches included")
         # In the copy of the checkout, which has the files under shorter names.
         run(*coverage, "combine", "-q", self.outside, what="coverage combine", cwd=self.source)
@@ -244,7 +246,7 @@ def py313(place: Workplace) -> None:
     run_all(place.outside, *type_checks(place.env, newer.python))
     # Some of the servers' packages have no wheel for the newer Python.
     lent = {"FASTQ_SERVERS_FROM": place.env.site_packages}
-    place.pytest(newer, "-m", NEWER_TESTS, more=lent)
+    place.pytest(newer, *PARALLEL, "-m", NEWER_TESTS, more=lent)
 
 
 def find_newer() -> Path | None:
