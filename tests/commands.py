@@ -91,9 +91,11 @@ def commands(folder: Path) -> Iterator[Callable[..., Command]]:
         started.append(Command(folder, *words, **environ))
         return started[-1]
 
-    yield start
-    for command in started:
-        command.close()
+    try:
+        yield start
+    finally:
+        for command in started:
+            command.close()
 
 
 def url_of(server: Server) -> str:
