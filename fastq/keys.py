@@ -32,7 +32,6 @@ class QueueKeys:
         "beats",
         "consumer_prefix",
         "dead",
-        "meta",
         "name",
         "none",
         "result_prefix",
@@ -47,7 +46,6 @@ class QueueKeys:
         self.dead = base + b"dead"
         self.beats = base + b"beats"
         self.consumer_prefix = base + b"consumer:"
-        self.meta = base + b"meta"
         # Never exists: scripts DEL it to begin with a write that a full server accepts.
         self.none = base + b"none"
 

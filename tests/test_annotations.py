@@ -15,11 +15,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
-import pydantic
-import pydantic.dataclasses
 import pytest
 
 import decoding
+from annotated import House, Owner, Room, guests, house, keywords, nothing, owners, plain
 from fastq.decoders import (
     arguments_decoder,
     result_decoder,
@@ -53,34 +52,6 @@ class Dog(msgspec.Struct):
     name: str
 
 
-class Owner(pydantic.BaseModel):
-    born: datetime.date
-
-
-class Guest(pydantic.BaseModel):
-    age: int
-
-
-@pydantic.dataclasses.dataclass
-class Room:
-    beds: int
-    guests: list[Guest] = pydantic.Field(default_factory=list)
-
-
-@dataclasses.dataclass
-class House:
-    owner: Owner
-    paths: list[int] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Picky:
-    a: int
-
-    def __post_init__(self) -> None:
-        raise LookupError("picky")
-
-
 @dataclasses.dataclass
 class Custom:
     path: pathlib.Path
@@ -88,15 +59,6 @@ class Custom:
 
 class Tree(msgspec.Struct):
     children: list[Tree] = []
-
-
-def plain(a, b): ...  # type: ignore[no-untyped-def]
-def nothing() -> None: ...
-def keywords(a: int, *, b: bytes, c: bytes = b"") -> bytes: ...
-def owners(all: list[Owner], first: Owner | None) -> Owner: ...
-def guests(who: Owner | Guest, rooms: list[Room], n: Annotated[Guest | int, "x"]) -> Room: ...
-def house(it: House) -> House: ...
-def picky(it: Picky) -> Picky: ...
 
 
 def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> bytes:

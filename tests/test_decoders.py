@@ -4,20 +4,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import pickle
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import pydantic
-import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from annotated import (
+    Guest,
+    House,
+    Owner,
+    Room,
+    guests,
+    house,
+    keywords,
+    nothing,
+    owners,
+    picky,
+    plain,
+)
 from calling import check_call, label
 from fastq.decoders import (
     ArgumentsError,
@@ -33,45 +43,10 @@ JSON = resolve("json")
 PICKLE = resolve("pickle")
 
 
-class Owner(pydantic.BaseModel):
-    born: datetime.date
-
-
-class Guest(pydantic.BaseModel):
-    age: int
-
-
-@pydantic.dataclasses.dataclass
-class Room:
-    beds: int
-    guests: list[Guest] = pydantic.Field(default_factory=list)
-
-
-@dataclasses.dataclass
-class House:
-    owner: Owner
-    paths: list[int] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class Picky:
-    a: int
-
-    def __post_init__(self) -> None:
-        raise LookupError("picky")
-
-
 def add(x: int, y: int = 2) -> int: ...
-def plain(a, b): ...  # type: ignore[no-untyped-def]
-def nothing() -> None: ...
-def keywords(a: int, *, b: bytes, c: bytes = b"") -> bytes: ...
 def variadic(a: int, *more: datetime.date, **named: uuid.UUID) -> None: ...
 def only_position(a: int, b: int = 0, /, c: int = 0) -> None: ...
 def awkward(fn: int, self: int, timeout: int, data: int) -> None: ...
-def owners(all: list[Owner], first: Owner | None) -> Owner: ...
-def guests(who: Owner | Guest, rooms: list[Room], n: Annotated[Guest | int, "x"]) -> Room: ...
-def house(it: House) -> House: ...
-def picky(it: Picky) -> Picky: ...
 
 
 def call(args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> bytes:

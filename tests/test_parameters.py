@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import decoding
+from annotated import keywords, nothing, plain
 from calling import check_call, label
 from fastq.context import Context
 from fastq.decoders import (
@@ -35,9 +36,6 @@ ID = uuid.UUID(int=1)
 
 
 def add(x: int, y: int = 2) -> int: ...
-def plain(a, b): ...  # type: ignore[no-untyped-def]
-def nothing() -> None: ...
-def keywords(a: int, *, b: bytes, c: bytes = b"") -> bytes: ...
 def variadic(a: int, *more: datetime.date, **named: uuid.UUID) -> None: ...
 def only_position(a: int, b: int = 0, /, c: int = 0) -> None: ...
 
