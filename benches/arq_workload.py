@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from arq import create_pool
@@ -30,17 +31,22 @@ class Worker:
     keep_result = 600
 
 
-async def produce(url: str, jobs: int) -> dict[str, float]:
+async def produce(url: str, jobs: int, due_in_s: float) -> dict[str, float]:
+    """All at once, or all due at the same moment."""
     pool = await create_pool(RedisSettings.from_dsn(url))
     started = time.monotonic()
+    due = datetime.now(UTC) + timedelta(seconds=due_in_s) if due_in_s else None
     for start in range(0, jobs, AT_ONCE):
         count = min(AT_ONCE, jobs - start)
-        await asyncio.gather(*(pool.enqueue_job("noop") for _ in range(count)))
+        await asyncio.gather(*(pool.enqueue_job("noop", _defer_until=due) for _ in range(count)))
     seconds = time.monotonic() - started
     await pool.aclose()
-    return {"started_at": started, "enqueue_s": jobs / seconds}
+    return {"started_at": started, "enqueue_s": jobs / seconds, "due_at": started + due_in_s}
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(produce(sys.argv[1], int(sys.argv[2])))), flush=True)
+    print(
+        json.dumps(asyncio.run(produce(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))),
+        flush=True,
+    )
     os._exit(0)  # as producer.py does

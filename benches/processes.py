@@ -41,8 +41,12 @@ class Side:
     def command(self, name: str) -> str:
         return str(self.python.parent / name)
 
-    def produce(self, server: MeasuredServer, jobs: int, concurrent: int = 0) -> dict[str, Any]:
+    def produce(
+        self, server: MeasuredServer, jobs: int, concurrent: int = 0, due_in_s: float = 0
+    ) -> dict[str, Any]:
         words = ["--url", server.url(), "--jobs", str(jobs), "--concurrent", str(concurrent)]
+        # Only if asked for: the side may be a fastq whose jobs cannot be deferred.
+        words += ["--due-in", str(due_in_s)] if due_in_s else []
         return run_json([str(self.python), str(HERE / "producer.py"), *words])
 
 

@@ -62,7 +62,11 @@ class Loop:
             JOBS, {b"noop": function}, spawn=spawn, refuse=self.refuse, configure=self.refuse
         )
         self.settles = SettleQueue(
-            self.running, STREAM, GROUP, RESULTS, wake=self.ignore, done=done or self.ignore
+            self.running,
+            *(STREAM, GROUP, RESULTS),
+            wake=self.ignore,
+            done=done or self.ignore,
+            own=self.ignore,
         )
 
     def start(self, entries: list[Any]) -> None:

@@ -7,11 +7,13 @@ from importlib.metadata import version as _version
 
 from fastq.client import Client
 from fastq.context import Context
+from fastq.cron import CronJob, cron
 from fastq.errors import (
     ConfigError,
     EnqueueError,
     EnqueueUncertain,
     FastqError,
+    JobExpired,
     JobFailed,
     JobTimeout,
     PayloadTooLarge,
@@ -24,6 +26,7 @@ from fastq.jobs import Job
 from fastq.outcome import Outcome
 from fastq.producer import Producer
 from fastq.redis_settings import RedisSettings
+from fastq.retries import Reject, Retry, exponential
 from fastq.settings import WorkerSettings
 
 __version__ = _version("fastq-worker")
@@ -33,20 +36,26 @@ __all__ = [
     "Client",
     "ConfigError",
     "Context",
+    "CronJob",
     "EnqueueError",
     "EnqueueUncertain",
     "FastqError",
     "Job",
+    "JobExpired",
     "JobFailed",
     "JobTimeout",
     "Outcome",
     "PayloadTooLarge",
     "Producer",
     "RedisSettings",
+    "Reject",
     "ResultNotFound",
+    "Retry",
     "SerializationError",
     "ServerUnavailable",
     "WorkerSettings",
     "call",
+    "cron",
+    "exponential",
     "job",
 ]

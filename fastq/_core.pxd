@@ -49,15 +49,20 @@ cdef class Function:
     cdef readonly bint is_async
     cdef readonly object context    # Callable[[Run], Context] | None
     cdef readonly object execute    # Callable[[Run], Coroutine]
+    cdef readonly object enter      # Callable[[Run], None] | None: called in the job's own context
+                                    # before a job with a record
 
 
 cdef class Run:
-    cdef readonly bytes id
+    cdef readonly bytes entry       # the id of its entry: what XACK and XDEL are told
+    cdef readonly bytes id          # field `i`, else the same object as `entry`: a plain job
     cdef readonly bytes name        # None where the entry has no field `f`
     cdef readonly bytes payload     # None where the entry has no field `d`
     cdef readonly bytes options     # field `o`
     cdef readonly bytes keep_field  # field `k`
-    cdef bytes tries_field          # field `t`
+    cdef readonly bytes tries_field     # field `t`
+    cdef readonly bytes expires_field   # field `x`
+    cdef readonly bytes enqueued_field  # field `e`
     cdef readonly list more         # other fields and their values | None
     cdef readonly Function function
     cdef public Keep keep
@@ -109,5 +114,6 @@ cdef class SettleQueue:
     cdef bytes result_prefix
     cdef object wake                # Callable[[], None]: called once before the turn's end
     cdef object done                # see SettleBatch
+    cdef object own                 # Callable[[Run, bytes | None], None]
     cdef bint woken
     cdef public double offset_ms    # monotonic ms + offset = the server's ms

@@ -359,7 +359,7 @@ cdef class Function:
     """A function that jobs may name, and how to run it."""
 
     def __init__(self, str name not None, call, decode, *, double timeout_s=INFINITY,
-                 Keep keep=None, bint is_async=True, context=None, execute=None):
+                 Keep keep=None, bint is_async=True, context=None, execute=None, enter=None):
         self.name = name
         self.call = call
         self.decode = decode
@@ -368,6 +368,7 @@ cdef class Function:
         self.is_async = is_async
         self.context = context
         self.execute = execute
+        self.enter = enter
 
 
 @cython.final
@@ -390,6 +391,8 @@ cdef class Run:
         cdef tuple args = self.args
         if args is None:
             raise RuntimeError("a run that could not begin has nothing to call")
+        if self.id is not self.entry and function.enter is not None:
+            function.enter(self)
         if function.context is not None:
             self.context = function.context(self)
             args = (self.context,) + args
@@ -414,6 +417,12 @@ cdef int read_fields(Run run, list fields) except -1:
             run.options = fields[i + 1]
         elif name == b"t":
             run.tries_field = fields[i + 1]
+        elif name == b"i":
+            run.id = fields[i + 1]
+        elif name == b"x":
+            run.expires_field = fields[i + 1]
+        elif name == b"e":
+            run.enqueued_field = fields[i + 1]
         elif run.more is None:
             run.more = fields[i:i + 2]
         else:
@@ -422,10 +431,11 @@ cdef int read_fields(Run run, list fields) except -1:
 
 
 cdef int read_tries(bytes field) except -1:
-    cdef int tries = int(field)
-    if tries < 0:
-        raise ValueError("a job cannot have been tried less than never")
-    return tries
+    """Which run this is: the field counts those before it."""
+    cdef long long tries = int(field)
+    if not 0 <= tries < 1_000_000_000:
+        raise ValueError("field t is no number of runs")
+    return <int>tries + 1
 
 
 class UnknownFunction(Exception):
@@ -461,8 +471,8 @@ cdef class RunningSet:
     def __len__(self):
         return len(self.runs)
 
-    def __contains__(self, bytes job_id):
-        return job_id in self.runs
+    def __contains__(self, bytes entry_id):
+        return entry_id in self.runs
 
     def __iter__(self):
         return iter(list(self.runs.values()))
@@ -520,12 +530,12 @@ cdef class RunningSet:
 
     cdef Run admit(self, list entry):
         cdef Run run = Run.__new__(Run)
-        run.id = entry[0]
+        run.id = run.entry = entry[0]
         read_fields(run, entry[1])
         if run.payload is not None:
             # An average over about the last 64 jobs: it only has to bound what one read may bring.
             self.mean_payload += (PyBytes_GET_SIZE(run.payload) - self.mean_payload) / 64
-        self.runs[run.id] = run
+        self.runs[run.entry] = run
         return run
 
     cdef int begin(self, Run run, double now_s) except -1:
@@ -562,15 +572,16 @@ cdef class RunningSet:
         if function is None:
             raise UnknownFunction()
         run.args, run.kwargs = function.decode(run.payload)
-        if run.options is not None or run.keep_field is not None:
+        if (run.options is not None or run.keep_field is not None
+                or run.expires_field is not None):
             self.configure(run)
         return 0
 
     def remove(self, Run run not None):
         """Frees the slot of a run."""
-        # The same id may have been read again since: that run's slot is its own.
-        if self.runs.get(run.id) is run:
-            del self.runs[run.id]
+        # The same entry may have been read again since: that run's slot is its own.
+        if self.runs.get(run.entry) is run:
+            del self.runs[run.entry]
         run.state = STATE_ENDED
         run.task = run.context = None  # the task and the context refer to the run
 
@@ -580,9 +591,9 @@ cdef class RunningSet:
         return [run for run in self.runs.values() if run.deadline_s <= now_s]
 
     def ids(self):
-        """The ids of all runs that are not settled or handed back."""
+        """The entry ids of all runs that are not settled or handed back."""
         cdef Run run
-        return [run.id for run in self.runs.values() if run.state != STATE_DETACHED]
+        return [run.entry for run in self.runs.values() if run.state != STATE_DETACHED]
 
 
 # --- settling ------------------------------------------------------------------------------------
@@ -653,9 +664,9 @@ cdef bytes pack_settle(bytes stream, bytes group, list runs, list items):
     ack = pack(b"XACK", stream, group)[4:]
     delete = pack(b"XDEL", stream)[4:]
     for run in runs:
-        if run.id is None:
+        if run.entry is None:
             raise ValueError("a run that no entry was read for cannot be settled")
-        ids += bulk_size(PyBytes_GET_SIZE(run.id))
+        ids += bulk_size(PyBytes_GET_SIZE(run.entry))
     size = PyBytes_GET_SIZE(MULTI) + PyBytes_GET_SIZE(EXEC) + 2 * ids
     size += 3 + digits(3 + len(runs)) + PyBytes_GET_SIZE(ack)
     size += 3 + digits(2 + len(runs)) + PyBytes_GET_SIZE(delete)
@@ -669,10 +680,10 @@ cdef bytes pack_settle(bytes stream, bytes group, list runs, list items):
         to = put_raw(to, keep.tail)
     to = put_raw(put_number(to, c'*', 3 + len(runs)), ack)
     for run in runs:
-        to = put_bulk(to, run.id)
+        to = put_bulk(to, run.entry)
     to = put_raw(put_number(to, c'*', 2 + len(runs)), delete)
     for run in runs:
-        to = put_bulk(to, run.id)
+        to = put_bulk(to, run.entry)
     put_raw(to, EXEC)
     return packed
 
@@ -694,11 +705,12 @@ cdef class SettleQueue:
     """Gathers what ends in one loop turn.
 
     `wake()` is called at the first end of a turn; the owner then calls `take()` once the turn is
-    over. `done` is passed on to each batch.
+    over. `done` is passed on to each batch. A success of a job with a record, which only a script may
+    end, goes to `own(run, envelope)` instead; the envelope is None where no result is kept.
     """
 
     def __cinit__(self, RunningSet running not None, bytes stream not None, bytes group not None,
-                  bytes result_prefix not None, *, wake, done):
+                  bytes result_prefix not None, *, wake, done, own):
         self.running = running
         self.batch = None
         self.stream = stream
@@ -706,6 +718,7 @@ cdef class SettleQueue:
         self.result_prefix = result_prefix
         self.wake = wake
         self.done = done
+        self.own = own
         self.woken = False
         self.offset_ms = 0.0
 
@@ -720,16 +733,20 @@ cdef class SettleQueue:
         cdef bytes envelope = None, key = None
         if run.state != STATE_RUNNING:
             return False
-        self.running.runs.pop(run.id, None)
+        self.running.runs.pop(run.entry, None)
         run.state = STATE_ENDED
         run.task = run.context = None  # the task and the context refer to the run
         if run.keep is not None:
-            key = self.result_prefix + run.id
             envelope = envelope_of(run.started_s * 1000 + self.offset_ms,
                                    <double>monotonic() * 1000 + self.offset_ms, run.tries, value)
-        if self.batch is None:
-            self.batch = SettleBatch(self.stream, self.group, self.done)
-        self.batch.add(run, key, envelope)
+        if run.id is not run.entry:
+            self.own(run, envelope)
+        else:
+            if run.keep is not None:
+                key = self.result_prefix + run.id
+            if self.batch is None:
+                self.batch = SettleBatch(self.stream, self.group, self.done)
+            self.batch.add(run, key, envelope)
         self.touch()
         return True
 

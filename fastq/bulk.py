@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq._core import ConnectionLost, NotSent, ReplyError
+from fastq.connection import code_of
 from fastq.errors import EnqueueError, EnqueueUncertain, FastqError, sentence
 from fastq.functions import Call
 from fastq.jobs import Job
@@ -15,6 +17,7 @@ from fastq.jobs import Job
 if TYPE_CHECKING:
     from fastq.client import Client
     from fastq.keys import QueueKeys
+    from fastq.producer import Recorded
 
 _BATCH_JOBS = 500
 _BATCH_BYTES = 256 * 1024
@@ -25,6 +28,7 @@ _UNDER_WAY = 2
 class _Batch(NamedTuple):
     first: int
     functions: list[Any]
+    recorded: dict[int, Recorded]  # by their places in the batch
     replies: asyncio.Future[list[Any]]
 
 
@@ -33,14 +37,15 @@ class Bulk:
 
     1. Packs calls into batches and keeps a few under way.
     2. Turns replies into handles, in order.
-    3. At an error sends no more, waits for what is under way, and says how far it came.
+    3. After a lost connection sends those again that have a record.
+    4. At an error sends no more, waits for what is under way, and says how far it came.
     """
 
     def __init__(
         self,
         client: Client,
         keys: QueueKeys,
-        pack: Callable[[Call[Any]], bytes],
+        pack: Callable[[Call[Any]], bytes | Recorded],
         *,
         handles: bool,
     ) -> None:
@@ -53,6 +58,7 @@ class Bulk:
         self._next = 0
         self._packed: list[bytes] = []
         self._functions: list[Any] = []
+        self._recorded: dict[int, Recorded] = {}
         self._size = 0
         self._under_way: deque[_Batch] = deque()
         self._error: FastqError | None = None
@@ -82,6 +88,11 @@ class Bulk:
 
     def _add(self, call: Call[Any]) -> None:
         packed = self._pack(call)
+        if not isinstance(packed, bytes):
+            # The first of a batch brings the script along: the others can then rely on it.
+            whole = not self._recorded
+            self._recorded[len(self._packed)] = packed
+            packed = packed.pack(whole=whole)
         self._packed.append(packed)
         self._functions.append(getattr(call, "fn", None))
         self._size += len(packed)
@@ -90,6 +101,7 @@ class Bulk:
         if not self._packed:
             return
         packed, functions = b"".join(self._packed), self._functions
+        recorded, self._recorded = self._recorded, {}
         first, self._next = self._next, self._next + len(functions)
         self._packed, self._functions, self._size = [], [], 0
         try:
@@ -99,24 +111,51 @@ class Bulk:
             return
         replies = connection.request(packed, len(functions))
         connection.flush()
-        self._under_way.append(_Batch(first, functions, replies))
+        self._under_way.append(_Batch(first, functions, recorded, replies))
         await self._settle(_UNDER_WAY)
 
     async def _settle(self, leave: int) -> None:
         """Waits until at most `leave` batches are under way; raises what went wrong in them."""
         while len(self._under_way) > leave:
             batch = self._under_way.popleft()
+            lost: FastqError | None = None
             try:
                 replies = await batch.replies
             except ConnectionLost as error:
-                replies = getattr(error, "replies", [])
-                self._take(batch, replies)
-                await self._fail(batch.first + len(replies), _lost(error))
-            else:
-                refused = self._take(batch, replies)
-                if refused is not None:
-                    index, reply = refused
-                    await self._fail(batch.first + index, self._client._refused(reply))
+                replies = list(getattr(error, "replies", []))
+                lost = await self._send_rest(batch, replies, error)
+            await self._send_refused(batch, replies)
+            refused = self._take(batch, replies)
+            if refused is not None:
+                index, reply = refused
+                await self._fail(batch.first + index, self._client._refused(reply))
+            elif lost is not None:
+                await self._fail(batch.first + len(replies), lost)
+
+    async def _send_rest(
+        self, batch: _Batch, replies: list[Any], error: ConnectionLost
+    ) -> FastqError | None:
+        """Sends again what may be, up to the first job that may not; the error if there is one."""
+        while len(replies) < len(batch.functions):
+            recorded = batch.recorded.get(len(replies))
+            if recorded is None:
+                return _lost(error)
+            try:
+                replies.append(await self._client._submit_recorded(self._keys, recorded))
+            except FastqError as failed:
+                return failed
+        return None
+
+    async def _send_refused(self, batch: _Batch, replies: list[Any]) -> None:
+        """Sends again what the server did not do because it had lost the script meanwhile."""
+        for index in range(len(replies)):
+            reply = replies[index]
+            if isinstance(reply, ReplyError) and code_of(reply) == "NOSCRIPT":
+                # If it fails again, that reply stands for it.
+                with contextlib.suppress(FastqError):
+                    replies[index] = await self._client._submit_recorded(
+                        self._keys, batch.recorded[index]
+                    )
 
     def _take(self, batch: _Batch, replies: list[Any]) -> tuple[int, ReplyError] | None:
         """Books the replies; returns the first that is an error, with its place in the batch."""
@@ -127,10 +166,14 @@ class Bulk:
                 continue
             self.enqueued += 1
             if self._handles:
-                self.jobs.append(
-                    Job(self._client, self._keys, reply.decode(), batch.functions[index])
-                )
+                self.jobs.append(self._handle(batch, index, reply))
         return refused
+
+    def _handle(self, batch: _Batch, index: int, reply: Any) -> Job[Any]:
+        recorded = batch.recorded.get(index)
+        if recorded is not None:
+            return recorded.handle(self._client, self._keys, batch.functions[index], reply)
+        return Job(self._client, self._keys, reply.decode(), batch.functions[index])
 
     async def _fail(self, index: int, error: FastqError) -> None:
         """The first error decides; what is under way behind it is still counted."""

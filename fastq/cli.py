@@ -19,11 +19,11 @@ import uvloop
 
 from fastq import __version__
 from fastq.embedded import EmbeddedServer
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, RedisAway
 from fastq.health import AWAY, check, touch_each_second
 from fastq.loading import load_settings
 from fastq.settings import Settings
-from fastq.worker import RedisAway, Worker
+from fastq.worker import Worker
 
 log = logging.getLogger("fastq.cli")
 

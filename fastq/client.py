@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, NoReturn, Self, TypeVar, overload
 
@@ -17,8 +17,10 @@ from fastq.connection import (
     Link,
     code_of,
     is_passing,
+    text_of,
     wants_reconnect,
 )
+from fastq.durations import UNSET, Duration, Unset, duration_s, whole_number
 from fastq.errors import (
     ConfigError,
     EnqueueError,
@@ -26,25 +28,30 @@ from fastq.errors import (
     ServerUnavailable,
     sentence,
 )
-from fastq.functions import UNSET, Duration, Unset, duration_s, keep_s, limit_s
 from fastq.jobs import Job, Returns
 from fastq.keys import QUEUES, QueueKeys
-from fastq.producer import EntryOptions, Producer
+from fastq.options import EnqueueOptions, enqueue_options
+from fastq.producer import Producer, Recorded
 from fastq.redis_settings import RedisSettings
 from fastq.results import Results, status
 from fastq.serializers import Serializer, resolve
-from fastq.settings import MAX_PAYLOAD, MOST_PAYLOAD, Settings, whole_number
+from fastq.settings import MAX_PAYLOAD, MOST_PAYLOAD, Settings
 
 T = TypeVar("T")
 
 _ADVICE = {
     "OOM": "The server is full (maxmemory): free memory or raise the limit, then try again.",
     "WRONGTYPE": "The queue's key is no stream: remove what uses its name, or name another queue.",
+    "KEY": "A key of the queue is of another type: remove what uses its name, or name another "
+    "queue.",
     "NOPERM": "Let the user's ACL allow the command and the keys *fastq:*.",
     "MISCONF": "The server cannot save to disk: mend that, then try again.",
     "READONLY": "It is a replica: use the URL of its master.",
     "LOADING": "It still loads its data: try again in a moment.",
 }
+
+
+_REFUSED = "The job was not enqueued."
 
 
 class Client(Producer):
@@ -75,7 +82,7 @@ class Client(Producer):
         self._pid = 0
         self._closed = False
         self._announced: set[str] = set()
-        super().__init__(self, QueueKeys(queue), EntryOptions())
+        super().__init__(self, QueueKeys(queue), EnqueueOptions())
 
     @classmethod
     def from_settings(cls, settings: Any, *, connect_timeout: float | timedelta = 5) -> Self:
@@ -116,21 +123,33 @@ class Client(Producer):
     def options(
         self,
         *,
+        job_id: str | None = None,
+        defer_by: Duration | None = None,
+        defer_until: datetime | None = None,
         queue: str | None = None,
+        expires: Duration | None = None,
         timeout: Duration | Unset | None = UNSET,
+        max_tries: int | None = None,
         keep_result: Duration | Unset | None = UNSET,
     ) -> Producer:
-        """A producer whose jobs have these options.
+        """A producer whose jobs have these options. Durations are seconds or timedelta.
 
-        `queue`: where they go. `timeout`: seconds a run may take, None for no limit. `keep_result`:
-        seconds, 0 for not at all, None for ever. What is not given is the function's or the
-        worker's.
+        `job_id`: the job's own id; while such a job waits or runs there is no second one.
+        `defer_by`: how long it waits before it may run; `defer_until`: an aware datetime instead.
+        `queue`: where it goes. `expires`: how long after it was enqueued it may still be started;
+        past that its end is `expired`. `timeout`: how long a run may take, None for no limit.
+        `max_tries`: how many runs it has at most. `keep_result`: how long, 0 for not at all, None
+        for ever. What is not given is the function's or the worker's. `ConfigError` for what
+        cannot be, `ValueError` for a naive datetime.
         """
-        limit = None if isinstance(timeout, Unset) else limit_s("timeout", timeout)
-        options = EntryOptions(
-            timeout_s=limit,
-            no_timeout=limit is None and not isinstance(timeout, Unset),
-            keep_ms=None if isinstance(keep_result, Unset) else _keep_ms(keep_result),
+        options = enqueue_options(
+            job_id=job_id,
+            defer_by=defer_by,
+            defer_until=defer_until,
+            expires=expires,
+            timeout=timeout,
+            max_tries=max_tries,
+            keep_result=keep_result,
         )
         return Producer(self, self._keys if queue is None else QueueKeys(queue), options)
 
@@ -164,10 +183,7 @@ class Client(Producer):
             except NotSent:
                 pass
             except ConnectionLost as error:
-                raise EnqueueUncertain(
-                    f"The reply was lost: {sentence(error)} The job may have been enqueued; "
-                    "enqueueing it again may run it twice."
-                ) from error
+                raise _uncertain(error) from error
             except ReplyError as error:
                 delay_s = backoff.next_s()
                 if not is_passing(error) or mono_s() + delay_s > give_up_s:
@@ -176,6 +192,34 @@ class Client(Producer):
                 if wants_reconnect(error):
                     connection.fail(ConnectionLost(str(error)))
                 await asyncio.sleep(delay_s)
+
+    async def _submit_recorded(self, keys: QueueKeys, job: Recorded) -> int:
+        """Enqueues a job that has a record; 1 if it was there. Sent until there is an answer."""
+        give_up_s = mono_s() + self._timeout_s
+        backoff = Backoff(maximum_s=0.5)
+        whole, lost = False, False
+        while True:
+            try:
+                connection = await self._ready(keys)
+                existing: int = await connection.request(job.pack(whole=whole))
+                return existing
+            except EnqueueError as error:
+                if lost:
+                    raise _uncertain(error) from error
+                raise
+            except ConnectionLost as error:
+                lost = lost or not isinstance(error, NotSent)
+                delay_s = backoff.next_s()
+                if mono_s() + delay_s > give_up_s:
+                    raise _uncertain(error) from error
+            except ReplyError as error:
+                whole = code_of(error) == "NOSCRIPT"
+                delay_s = 0.0 if whole else backoff.next_s()
+                if not (whole or is_passing(error)) or mono_s() + delay_s > give_up_s:
+                    raise self._refused(error, recorded=True) from error
+                if wants_reconnect(error):
+                    connection.fail(ConnectionLost(str(error)))
+            await asyncio.sleep(delay_s)
 
     async def _ready(self, keys: QueueKeys) -> Connection:
         self._check_home()
@@ -209,9 +253,12 @@ class Client(Producer):
                 f"{sentence(error)} Ask again once Redis is there."
             ) from error
 
-    def _refused(self, error: ReplyError) -> EnqueueError:
-        advice = _ADVICE.get(code_of(error), "The job was not enqueued.")
-        return EnqueueError(f"{self._settings.address} refused the job: {sentence(error)} {advice}")
+    def _refused(self, error: ReplyError, *, recorded: bool = False) -> EnqueueError:
+        code = code_of(error)
+        advice = _ADVICE.get("KEY" if recorded and code == "WRONGTYPE" else code, _REFUSED)
+        return EnqueueError(
+            f"{self._settings.address} refused the job: {sentence(text_of(error))} {advice}"
+        )
 
     def _check_home(self) -> None:
         loop = asyncio.get_running_loop()
@@ -229,10 +276,11 @@ class Client(Producer):
         raise RuntimeError(f"{self!r} belongs to another {what}. Make a Client in each.")
 
 
-def _keep_ms(value: Duration | None) -> int:
-    """As the entry's field `k` has it: 0 for not at all, -1 for ever."""
-    kept_s = keep_s("keep_result", value)
-    return -1 if kept_s is None else max(1, int(kept_s * 1000)) if kept_s else 0
+def _uncertain(error: Exception) -> EnqueueUncertain:
+    return EnqueueUncertain(
+        f"The reply was lost: {sentence(error)} The job may have been enqueued; "
+        "enqueueing it again may run it twice."
+    )
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:

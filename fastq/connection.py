@@ -47,6 +47,13 @@ def code_of(error: BaseException) -> str:
     return found.group(1) if found else "ERR"
 
 
+def text_of(error: BaseException) -> str:
+    """An error reply without what servers add to those of scripts: its hash, and a line in it."""
+    text = str(error)
+    found = _CODE.search(text)
+    return text[found.start() if found else 0 :].split(" script: ")[0]
+
+
 def is_passing(error: BaseException) -> bool:
     """True if the same request may succeed a little later."""
     return code_of(error) in _PASSING

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.clock import from_ms
 
 if TYPE_CHECKING:
     from fastq._core import Run
     from fastq.client import Client
+
+
+class Running(NamedTuple):
+    """The run that code belongs to, as the server knows it. Only of jobs with a record."""
+
+    queue: str
+    job_id: str
+    entry: bytes
+    consumer: str
+
+
+_RUNNING: ContextVar[Running | None] = ContextVar("fastq_running", default=None)
+enter = _RUNNING.set
+
+
+def running_entry(queue: str, job_id: str) -> tuple[bytes, str]:
+    """Entry and consumer of the run of this very job that asks, or ("", "") if none does."""
+    running = _RUNNING.get()
+    if running is None or (running.queue, running.job_id) != (queue, job_id):
+        return b"", ""
+    return running.entry, running.consumer
 
 
 @dataclass(slots=True)
@@ -20,6 +42,7 @@ class JobScope:
     queue: str
     client: Client
     state: Any
+    consumer: str = ""
 
 
 class Context:
@@ -59,8 +82,8 @@ class Context:
 
     @property
     def enqueued_at(self) -> datetime:
-        """When the job was enqueued, by the server's clock."""
-        return from_ms(int(self._run.id.split(b"-")[0]))
+        """When the job was enqueued, by the server's clock: the first time, if it is retried."""
+        return from_ms(enqueued_ms(self._run))
 
     @property
     def state(self) -> Any:
@@ -71,3 +94,8 @@ class Context:
     def client(self) -> Client:
         """A producer on the worker's server and queue, for jobs that enqueue jobs."""
         return self._scope.client
+
+
+def enqueued_ms(run: Run) -> int:
+    """When a job was enqueued first, in ms of the server: what it carries, or its entry's id."""
+    return int(run.enqueued_field or run.entry.split(b"-")[0])

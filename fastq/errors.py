@@ -55,9 +55,10 @@ class ResultNotFound(FastqError):
 class JobFailed(FastqError):
     """The job ended badly.
 
-    `reason` is one of `failed`, `timeout`, `arguments`, `unknown_function`, `undecodable`; `type`,
-    `message` and `traceback` are the texts of the exception in the worker (never unpickled);
-    `tries` counts the job's runs.
+    `reason` is one of `failed` (it raised), `retries` (it ran `max_tries` times), `rejected`,
+    `timeout`, `expired`, `arguments`, `unknown_function`, `undecodable`; `type`, `message` and
+    `traceback` are the texts of the exception in the worker (never unpickled); `tries` counts the
+    job's runs.
     """
 
     def __init__(
@@ -80,6 +81,14 @@ class JobFailed(FastqError):
 
 class JobTimeout(JobFailed):
     """The job ran into its time limit."""
+
+
+class JobExpired(JobFailed):
+    """The job was not started before it expired."""
+
+
+class RedisAway(FastqError):
+    """A burst could not start: Redis is away."""
 
 
 class ServerUnavailable(FastqError):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from fastq._core import (
     DETACHED,
@@ -22,21 +19,14 @@ from fastq._core import (
     UnknownFunction,
 )
 from fastq.clock import RedisClock, mono_s
-from fastq.context import Context, JobScope
+from fastq.context import Context, JobScope, Running, enter
 from fastq.decoders import ArgumentsError, UndecodableError, arguments_decoder
-from fastq.entries import (
-    INFINITE,
-    configure,
-    dead_fields,
-    keep_ms,
-    keep_of,
-    ms_of,
-    too_long,
-    unknown_function,
-)
-from fastq.functions import FunctionInfo, Unset
-from fastq.outcome import Ending, Envelope, ErrorText, Outcome, bad_outcome, decide
-from fastq.scripts import Part
+from fastq.durations import Unset
+from fastq.endings import Endings, Settles
+from fastq.entries import INFINITE, configure, keep_of, ms_of, too_long, unknown_function
+from fastq.errors import JobExpired
+from fastq.functions import FunctionInfo
+from fastq.outcome import Ending, Outcome
 from fastq.settings import Settings
 from fastq.threads import Ran, Threads
 
@@ -48,15 +38,6 @@ _GRACE_S = 1.0
 _HOOK_LIMIT_S = 30.0
 _NULL = b"null"
 _EAGER = sys.version_info >= (3, 12)
-
-
-class Settles(Protocol):
-    """What the executor needs of the settler."""
-
-    def touch(self) -> None: ...
-    def bury(
-        self, run: Run, keep_ms: int, envelope: bytes, fields: tuple[Part, ...], /
-    ) -> None: ...
 
 
 class Executor:
@@ -78,7 +59,7 @@ class Executor:
         self._clock = clock
         # False once the worker itself is being cancelled: a job cancelled then is no failure.
         self._going = going
-        self._settles: Settles
+        self._touch: Callable[[], None]
         self._complete: Callable[[Run, bytes], bool]
         self._dump = settings.codec.dump_value
         self._keep = keep_of(ms_of(settings.keep_result_s))
@@ -88,7 +69,7 @@ class Executor:
             settings.on_job_start or settings.on_job_end or log.isEnabledFor(logging.DEBUG)
         )
         self._unfinished: list[bytes] = []
-        self.failed = 0
+        self.endings = Endings(settings, scope.queue, clock)
         self.late = 0
         functions = {n.encode(): self._function(i) for n, i in settings.functions.items()}
         self.running = RunningSet(
@@ -96,12 +77,13 @@ class Executor:
             functions,
             spawn=self._spawner(),
             refuse=self._refuse,
-            configure=configure,
+            configure=lambda run: configure(run, clock.now_ms()),
         )
 
     def attach(self, settles: Settles, complete: Callable[[Run, bytes], bool]) -> None:
         """Where ends are told. `complete` is called for each success: it is the core's own."""
-        self._settles = settles
+        self.endings.attach(settles)
+        self._touch = settles.touch
         self._complete = complete
 
     # The table of functions
@@ -121,7 +103,13 @@ class Executor:
             is_async=info.is_async,
             context=context,
             execute=self._life(info),
+            enter=self._enter,
         )
+
+    def _enter(self, run: Run) -> None:
+        """Notes whose code runs now: a job that enqueues its own id means its next run."""
+        scope = self._scope
+        enter(Running(scope.queue, run.id.decode(), run.entry, scope.consumer))
 
     def _life(self, info: FunctionInfo) -> Callable[[Run], Coroutine[Any, Any, None]]:
         if self._observed:
@@ -208,30 +196,40 @@ class Executor:
     def _refuse(self, run: Run, error: Exception) -> None:
         """A job that cannot even start."""
         if isinstance(error, UnknownFunction):
-            # Whoever waits for it is told, for as long as this worker keeps results.
-            run.keep = self._keep
-            with contextlib.suppress(Exception):
-                configure(run)
-            self._end(run, Ending.UNKNOWN_FUNCTION, LookupError(unknown_function(run)))
+            self._refuse_unknown(run)
+        elif isinstance(error, JobExpired):
+            self.endings.end(run, Ending.EXPIRED, error)
         elif isinstance(error, ArgumentsError):
-            self._end(run, Ending.UNFIT_ARGUMENTS, error)
+            self.endings.end(run, Ending.UNFIT_ARGUMENTS, error)
         elif run.payload is None:
             missing = UndecodableError("the entry has no payload: its field d is missing")
-            self._end(run, Ending.UNDECODABLE, missing)
+            self.endings.end(run, Ending.UNDECODABLE, missing)
         else:
-            self._end(run, Ending.UNDECODABLE, error)
+            self.endings.end(run, Ending.UNDECODABLE, error)
         self.running.remove(run)
+
+    def _refuse_unknown(self, run: Run) -> None:
+        # Whoever waits for it is told, for as long as this worker keeps results.
+        run.keep = self._keep
+        try:
+            configure(run, self._clock.now_ms())
+        except JobExpired as expired:
+            self.endings.end(run, Ending.EXPIRED, expired)
+            return
+        except Exception as error:
+            log.debug("%s carries options that cannot be read: %s", run.id.decode(), error)
+        self.endings.end(run, Ending.UNKNOWN_FUNCTION, LookupError(unknown_function(run)))
 
     def _raised(self, run: Run, error: BaseException) -> None:
         if run.state != RUNNING:
             self._over(run, error)
         elif self._was_stopped(run, error):
-            self._unfinished.append(run.id)
+            self._unfinished.append(run.entry)
             self.running.remove(run)
             if isinstance(error, KeyboardInterrupt):
                 raise error
         else:
-            self._end(run, Ending.RAISED, error)
+            self.endings.end(run, Ending.RAISED, error)
             self.running.remove(run)
 
     def _was_stopped(self, run: Run, error: BaseException) -> bool:
@@ -249,47 +247,24 @@ class Executor:
         if run.state == DETACHED and not self._going():
             return None
         if run.state != RUNNING:
-            return bad_outcome(Ending.OVERDUE, too_long(run, error))
+            return self.endings.outcome(run, Ending.OVERDUE, too_long(run, error))
         if error is None:
             return Outcome("complete", value=value)
-        return None if self._was_stopped(run, error) else bad_outcome(Ending.RAISED, error)
+        return (
+            None
+            if self._was_stopped(run, error)
+            else self.endings.outcome(run, Ending.RAISED, error)
+        )
 
     def _over(self, run: Run, error: BaseException | None = None) -> None:
         """The end of a run whose end no longer counts."""
         if run.state == OVERDUE:
-            self._end(run, Ending.OVERDUE, too_long(run, error))
+            self.endings.end(run, Ending.OVERDUE, too_long(run, error))
         else:
             self.late += 1
             log.info("%s %s has ended after all", run.function.name, run.id.decode())
         self.running.remove(run)
-        self._settles.touch()
-
-    def _end(self, run: Run, ending: Ending, error: BaseException) -> None:
-        verdict = decide(ending)
-        text = ErrorText.of(error)
-        offset_ms, now_ms = self._clock.offset_ms, self._clock.now_ms()
-        started_ms = int(run.started_s * 1000 + offset_ms) if run.started_s else now_ms
-        body = msgspec.json.encode(text)
-        envelope = Envelope(verdict.status, verdict.reason, started_ms, now_ms, run.tries, body)
-        self.failed += 1
-        self._settles.bury(
-            run, keep_ms(run.keep), envelope.pack(), dead_fields(run, verdict.reason, body)
-        )
-        # The end of a job must not hang on a log handler: some raise, on a RecursionError all do.
-        with contextlib.suppress(Exception):
-            self._tell(run, verdict.reason, text, error if ending is Ending.RAISED else None)
-
-    def _tell(self, run: Run, reason: str, text: ErrorText, error: BaseException | None) -> None:
-        log.warning(
-            "%s %s in queue %r ended badly (%s): %s: %s",
-            (run.name or b"?").decode(errors="replace"),
-            run.id.decode(),
-            self._scope.queue,
-            reason,
-            text.type,
-            text.message,
-            exc_info=error,
-        )
+        self._touch()
 
     # Time limits
 
@@ -322,7 +297,7 @@ class Executor:
 
     def _detach(self, run: Run) -> None:
         """Settles a run that does not end: a thread, or a job that swallows its cancellation."""
-        self._end(run, Ending.OVERDUE, too_long(run, None))
+        self.endings.end(run, Ending.OVERDUE, too_long(run, None))
         run.state = DETACHED
         run.deadline_s = INFINITE
         log.warning(
@@ -364,7 +339,7 @@ class Executor:
             if run.state != DETACHED:
                 run.state = DETACHED
                 run.deadline_s = INFINITE
-                found.append(run.id)
+                found.append(run.entry)
         return found
 
     def close(self) -> bool:

@@ -57,7 +57,7 @@ class Fetcher:
        every blocked reader.
     2. Starts what comes; after `stop` it gives it to `surplus` instead.
     3. Creates the group again where it vanished, and waits where the server refuses.
-    4. In a burst, calls `idle` when there is nothing left to run.
+    4. In a burst, calls `idle` when there is nothing left to run; whoever that is wakes it again.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Fetcher:
         self._unanswered = unanswered
         self._surplus = surplus
         self._idle = idle
+        self.delivered = 0
         self._connection: Connection | None = None
         self._reading: Connection | None = None
         self._stopped = False
@@ -190,10 +191,12 @@ class Fetcher:
             self.deliver(reply[0][1])
         elif self._idle is not None and not len(self._running) and not self._unanswered():
             self._idle()
+            return
         self.wake()
 
     def deliver(self, entries: list[Any]) -> None:
         """Starts entries that were delivered to this consumer, or gives them to `surplus`."""
+        self.delivered += len(entries)
         if self._stopped:
             self._surplus([entry[0] for entry in entries])
         else:

@@ -6,35 +6,22 @@ import functools
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from fastq.clock import seconds
 from fastq.context import Context
+from fastq.durations import UNSET, Duration, Unset, keep_s, limit_s
 from fastq.errors import ConfigError, sentence
+from fastq.options import EnqueueOptions, enqueue_options
 from fastq.parameters import Arity, arity, takes_context
+from fastq.retries import Backoff, RetryOn, backoff_of, exception_types, tries_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
-Duration = float | timedelta
 _ATTRIBUTE = "__fastq_job__"
-_TOO_LONG_S = 1e9
-
-
-class Unset:
-    """The type of `UNSET`: an option that was not given. None has a meaning of its own."""
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-UNSET = Unset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +31,10 @@ class JobOptions:
     name: str | None = None
     timeout_s: float | Unset | None = UNSET
     keep_result_s: float | Unset | None = UNSET
+    max_tries: int | None = None
+    retry_on: tuple[type[BaseException], ...] | None = None
+    backoff: Backoff | None = None
     call: Callable[..., Any] | None = None
-
-
-def duration_s(name: str, value: Any, *, also: str = "", zero: bool = False) -> float:
-    """A duration in seconds, or `ConfigError`. `also` says what else the option takes."""
-    if isinstance(value, int | float | timedelta) and not isinstance(value, bool):
-        duration = seconds(value)
-        if 0 < duration < _TOO_LONG_S or (zero and duration == 0):
-            return duration
-    raise ConfigError(
-        f"{name} must be a positive number of seconds or a timedelta{also}, not {value!r}."
-    )
-
-
-def limit_s(name: str, value: Duration | None) -> float | None:
-    """A time limit in seconds, None for none; `ConfigError` unless it is more than 0."""
-    return None if value is None else duration_s(name, value, also=", or None for no limit")
-
-
-def keep_s(name: str, value: Duration | None) -> float | None:
-    """How long a result is kept in seconds: 0 for not at all, None for ever."""
-    if value is None:
-        return None
-    return duration_s(name, value, also=", 0 for not at all, or None for ever", zero=True)
 
 
 @overload
@@ -80,6 +47,9 @@ def job(
     name: str | None = None,
     timeout: Duration | Unset | None = UNSET,
     keep_result: Duration | Unset | None = UNSET,
+    max_tries: int | None = None,
+    retry_on: RetryOn | None = None,
+    backoff: Backoff | None = None,
 ) -> F: ...
 @overload
 def job(
@@ -87,6 +57,9 @@ def job(
     name: str | None = None,
     timeout: Duration | Unset | None = UNSET,
     keep_result: Duration | Unset | None = UNSET,
+    max_tries: int | None = None,
+    retry_on: RetryOn | None = None,
+    backoff: Backoff | None = None,
 ) -> Callable[[F], F]: ...
 def job(
     fn: F | None = None,
@@ -95,12 +68,18 @@ def job(
     name: str | None = None,
     timeout: Duration | Unset | None = UNSET,
     keep_result: Duration | Unset | None = UNSET,
+    max_tries: int | None = None,
+    retry_on: RetryOn | None = None,
+    backoff: Backoff | None = None,
 ) -> F | Callable[[F], F]:
     """Attaches options to a job function, which stays an ordinary function.
 
     `timeout`: seconds a run may take, None for no limit. `keep_result`: seconds, 0 for not at all,
-    None for ever. `name`: what the job is called in the queue. `job(fn, …)` leaves somebody else's
-    `fn` as it is and returns a stand-in that carries the options.
+    None for ever. `name`: what the job is called in the queue. `max_tries`: how often it runs at
+    most, the first run counted. `retry_on`: the exception types after which it runs again;
+    `TimeoutError` may be one. `backoff`: seconds to wait for that, by the number of runs so far.
+    What is not given is the worker's to say. `job(fn, …)` leaves somebody else's `fn` as it is and
+    returns a stand-in that carries the options.
     """
     if name is not None:
         check_function_name(name)
@@ -110,6 +89,9 @@ def job(
         keep_result_s=(
             keep_result if isinstance(keep_result, Unset) else keep_s("keep_result", keep_result)
         ),
+        max_tries=None if max_tries is None else tries_of(max_tries),
+        retry_on=None if retry_on is None else exception_types(retry_on),
+        backoff=None if backoff is None else backoff_of(backoff),
     )
     if fn is None:
         return lambda function: _attach(function, options)
@@ -140,8 +122,7 @@ def _stand_in(fn: F, options: JobOptions) -> F:
         return fn(*args, **kwargs)
 
     # The worker calls the function itself, not the stand-in: it costs nothing a job.
-    options = JobOptions(options.name, options.timeout_s, options.keep_result_s, call=fn)
-    return _attach(cast(F, stand_in), options)
+    return _attach(cast(F, stand_in), replace(options, call=fn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +175,46 @@ def _is_async(call: Callable[..., Any]) -> bool:
 
 
 class Call(Generic[R_co]):
-    """A function with its arguments, for `enqueue_many`."""
+    """A function with its arguments, for `enqueue_many` and `cron`."""
 
-    __slots__ = ("args", "fn", "kwargs")
+    __slots__ = ("_options", "args", "fn", "kwargs")
 
     def __init__(
-        self, fn: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: EnqueueOptions | None = None,
     ) -> None:
         self.fn = fn
         self.args = args
         self.kwargs = kwargs
+        self._options = options
+
+    def options(
+        self,
+        *,
+        job_id: str | None = None,
+        defer_by: Duration | None = None,
+        defer_until: datetime | None = None,
+        expires: Duration | None = None,
+        timeout: Duration | Unset | None = UNSET,
+        max_tries: int | None = None,
+        keep_result: Duration | Unset | None = UNSET,
+    ) -> Call[R_co]:
+        """The same call with these options, as `Client.options` has them; they go before those."""
+        options = enqueue_options(
+            job_id=job_id,
+            defer_by=defer_by,
+            defer_until=defer_until,
+            expires=expires,
+            timeout=timeout,
+            max_tries=max_tries,
+            keep_result=keep_result,
+        )
+        if self._options is not None:
+            options = options.over(self._options)
+        return Call(self.fn, self.args, self.kwargs, options)
 
     def __repr__(self) -> str:
         name = self.fn if isinstance(self.fn, str) else getattr(self.fn, "__name__", self.fn)
@@ -261,6 +272,11 @@ def collect(functions: Iterable[Callable[..., Any] | str]) -> dict[str, Function
             raise ConfigError(
                 f"functions: two are called {info.name!r}: {_where(other.call)} and "
                 f"{_where(info.call)}. Give one of them another name: @job(name=…)."
+            )
+        if other.options != info.options:
+            raise ConfigError(
+                f"functions: {info.name!r} is there twice, with different options. "
+                "Give one of them another name: @job(name=…)."
             )
     return found
 

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 from fastq.clock import seconds
 from fastq.conversion import converter
 from fastq.decoders import result_decoder
-from fastq.errors import ConfigError, JobFailed, JobTimeout, SerializationError, sentence
-from fastq.functions import Duration, describe
+from fastq.durations import Duration
+from fastq.errors import (
+    ConfigError,
+    JobExpired,
+    JobFailed,
+    JobTimeout,
+    SerializationError,
+    sentence,
+)
+from fastq.functions import describe
 from fastq.outcome import Envelope
 
 if TYPE_CHECKING:
@@ -21,11 +29,14 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 _ADVICE = {
     "failed": "The worker's traceback is in .traceback. ",
+    "retries": "It ran as often as max_tries lets it. ",
     "timeout": "Give it longer with timeout=…, or let it do less. ",
+    "expired": "Give it longer with expires=…, or run more workers. ",
     "arguments": "Give the producer and the worker the same version of the function. ",
     "undecodable": "Give the producer and the worker the same serializer. ",
 }
-JobStatus = Literal["queued", "running", "complete", "failed", "not_found"]
+JobStatus = Literal["deferred", "queued", "running", "complete", "failed", "expired", "not_found"]
+_KINDS = {"timeout": JobTimeout, "expired": JobExpired}
 
 
 class Job(Generic[T_co]):
@@ -52,7 +63,7 @@ class Job(Generic[T_co]):
         return self._keys.name
 
     async def status(self) -> JobStatus:
-        """Where the job is now.
+        """Where the job is now. A retry that waits is `deferred`.
 
         `not_found` if it never was there, or if its result was not kept or has expired.
         `ServerUnavailable` if Redis cannot be asked.
@@ -63,7 +74,7 @@ class Job(Generic[T_co]):
         """Waits for the job's end and returns what it returned.
 
         `timeout` in seconds, None waits for ever; `TimeoutError` means that the job still waits or
-        runs, or that Redis is away. `JobFailed` (or `JobTimeout`) if it ended badly,
+        runs, or that Redis is away. `JobFailed` (`JobTimeout`, `JobExpired`) if it ended badly,
         `ResultNotFound` if there is no such job or its result is not there any more. Cancelling the
         wait leaves the job alone.
         """
@@ -92,13 +103,13 @@ class Job(Generic[T_co]):
             ) from error
 
     def _read(self, envelope: Envelope) -> T_co:
-        if envelope.status == "failed":
+        if envelope.status != "complete":
             raise self._failure(envelope)
         return cast(T_co, self._decoder()(envelope.body))
 
     def _failure(self, envelope: Envelope) -> JobFailed:
         error = envelope.error
-        kind = JobTimeout if envelope.reason == "timeout" else JobFailed
+        kind = _KINDS.get(envelope.reason, JobFailed)
         what = f"{error.type}: {error.message}" if error.message else error.type
         advice = _ADVICE.get(envelope.reason, "")
         return kind(

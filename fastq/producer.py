@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from secrets import token_bytes, token_urlsafe
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
-
-import orjson
 
 from fastq._core import XaddTemplate
 from fastq.bulk import Bulk
-from fastq.context import Context
+from fastq.context import Context, running_entry
+from fastq.durations import Unset
 from fastq.errors import PayloadTooLarge
 from fastq.functions import Call, check_function_name, describe
 from fastq.jobs import Job
-from fastq.keys import QueueKeys
+from fastq.keys import GROUP, QueueKeys
+from fastq.options import EnqueueOptions
 from fastq.parameters import misfit
+from fastq.scripts import ENQUEUE, Part
 
 if TYPE_CHECKING:
     from fastq.client import Client
@@ -24,24 +25,32 @@ P = ParamSpec("P")
 R = TypeVar("R")
 # Names come from callers: a producer that makes them up must not fill the memory.
 _MAX_TEMPLATES = 1_000
+_ONCE = b"1"
+_NO_OPTIONS = EnqueueOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class EntryOptions:
-    """Options that travel in the job's entry. Unset ones are the function's or the worker's."""
+class Recorded:
+    """A job that is enqueued by a script, which may be sent again: its nonce tells them apart.
 
-    timeout_s: float | None = None
-    no_timeout: bool = False
-    keep_ms: int | None = None
+    A plain job is an XADD instead, sent once, since a second one would be a second job.
+    """
 
-    def fields(self) -> tuple[bytes, ...]:
-        """The entry's further fields and values."""
-        fields: tuple[bytes, ...] = ()
-        if self.keep_ms is not None:
-            fields += (b"k", b"%d" % self.keep_ms)
-        if self.timeout_s is not None or self.no_timeout:
-            fields += (b"o", orjson.dumps({"timeout": self.timeout_s}))
-        return fields
+    __slots__ = ("_args", "_keys", "job_id")
+
+    def __init__(self, job_id: str, keys: tuple[bytes, ...], args: list[Part]) -> None:
+        self.job_id = job_id
+        self._keys = keys
+        self._args = args
+
+    def pack(self, *, whole: bool = False) -> bytes:
+        """As RESP; `whole` for a server that does not have the script yet."""
+        return ENQUEUE.pack(self._keys, self._args, whole=whole)
+
+    def handle(self, client: Client, keys: QueueKeys, fn: Any, existing: int) -> Job[Any]:
+        """The handle of the job, by the script's reply."""
+        job: Job[Any] = Job(client, keys, self.job_id, fn)
+        job.existing = bool(existing)
+        return job
 
 
 class Producer:
@@ -50,9 +59,10 @@ class Producer:
     Made by `Client.options`; a `Client` is itself one, without options.
     """
 
-    def __init__(self, client: Client, keys: QueueKeys, options: EntryOptions) -> None:
+    def __init__(self, client: Client, keys: QueueKeys, options: EnqueueOptions) -> None:
         self._client = client
         self._keys = keys
+        self._options = options
         self._fields = options.fields()
         self._templates: dict[str, XaddTemplate] = {}
 
@@ -88,10 +98,16 @@ class Producer:
         function, `SerializationError` if one cannot be carried, `PayloadTooLarge`, `EnqueueError`
         if Redis is away or refuses (nothing was enqueued), `EnqueueUncertain` if the connection
         broke before the reply. A call that is cancelled may have enqueued the job.
+
+        With a `job_id` that waits or runs already it returns that job, whose `existing` is True.
+        Jobs that have an id, a time or an expiry are sent again after a lost connection.
         """
         packed = self._pack(fn, args, kwargs)
-        job_id = await self._client._submit(self._keys, packed)
-        return Job(self._client, self._keys, job_id.decode(), fn)
+        if isinstance(packed, bytes):
+            job_id = await self._client._submit(self._keys, packed)
+            return Job(self._client, self._keys, job_id.decode(), fn)
+        existing = await self._client._submit_recorded(self._keys, packed)
+        return packed.handle(self._client, self._keys, fn, existing)
 
     @overload
     async def enqueue_many(
@@ -116,13 +132,22 @@ class Producer:
         await bulk.run(calls)
         return bulk.jobs if handles else bulk.enqueued
 
-    def _pack_call(self, call: Call[Any]) -> bytes:
+    def _pack_call(self, call: Call[Any]) -> bytes | Recorded:
         if type(call) is not Call:
             raise TypeError(f"enqueue_many takes fastq.call(function, …), not {call!r}")
-        return self._pack(call.fn, call.args, call.kwargs)
+        options = call._options
+        if options is not None and self._options != _NO_OPTIONS:
+            options = options.over(self._options)
+        return self._pack(call.fn, call.args, call.kwargs, options)
 
-    def _pack(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """The XADD of a job."""
+    def _pack(
+        self,
+        fn: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: EnqueueOptions | None = None,
+    ) -> bytes | Recorded:
+        """A job as it is sent."""
         client = self._client
         if isinstance(fn, str):
             name, parameters = fn, None
@@ -137,8 +162,32 @@ class Producer:
                 f"The arguments of {name} take {len(payload)} bytes, more than max_payload "
                 f"({client._max_payload}). Store the data elsewhere and pass where it is."
             )
+        if (options or self._options).recorded:
+            check_function_name(name)
+            return self._record(name, payload, options or self._options)
+        if options is not None:
+            check_function_name(name)
+            return XaddTemplate(self._keys.stream, name.encode(), options.fields()).pack(payload)
         template = self._templates.get(name) or self._template(name)
         return template.pack(payload)
+
+    def _record(self, name: str, payload: bytes, options: EnqueueOptions) -> Recorded:
+        keys, job_id = self._keys, options.job_id
+        if isinstance(job_id, Unset):
+            # Nobody else has this id, so it tells its own enqueueing.
+            job_id, nonce = token_urlsafe(16), _ONCE
+        else:
+            nonce = token_bytes(12)
+        entry, consumer = running_entry(keys.name, job_id)
+        times = map(_or_none, (options.defer_by_ms, options.defer_until_ms, options.expires_ms))
+        channel = keys.control(self._client._settings.db)
+        args: list[Part] = [job_id, nonce, *times, channel, GROUP, entry, consumer]
+        args += (b"f", name, b"d", payload, *options.fields())
+        return Recorded(
+            job_id,
+            (keys.stream, keys.deferred, keys.record(job_id), keys.result(job_id)),
+            args,
+        )
 
     def _template(self, name: str) -> XaddTemplate:
         check_function_name(name)
@@ -147,3 +196,7 @@ class Producer:
         template = XaddTemplate(self._keys.stream, name.encode(), self._fields)
         self._templates[name] = template
         return template
+
+
+def _or_none(ms: int | Unset) -> Part:
+    return b"" if isinstance(ms, Unset) else ms

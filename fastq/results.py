@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from fastq._core import ConnectionLost, ReplyError, pack
 from fastq.clock import mono_s
 from fastq.connection import CannotConnect, Connection, Link, is_passing
 from fastq.errors import FastqError, ResultNotFound, ServerUnavailable, sentence
 from fastq.keys import GROUP, RELEASED, QueueKeys
+from fastq.outcome import Status
 from fastq.redis_settings import RedisSettings
 from fastq.scripts import STATUS
 
@@ -178,13 +179,15 @@ class Results:
                         "expired."
                     )
                 )
-            elif where in ("complete", "failed"):
+            elif where in get_args(Status):
                 self._look(connection, wait.keys.result(wait.job_id))
 
 
 async def status(connection: Connection, keys: QueueKeys, job_id: str) -> str:
     """Where a job is, in one atomic look."""
     found = await STATUS.call(
-        connection, (keys.stream, keys.result(job_id)), (GROUP, job_id, RELEASED)
+        connection,
+        (keys.stream, keys.result(job_id), keys.record(job_id), keys.deferred),
+        (GROUP, job_id, RELEASED),
     )
     return bytes(found).decode()

@@ -14,13 +14,16 @@ Part = bytes | str | int
 
 
 class Script:
-    """One script. Its first comment says whether it may be sent again after a lost connection."""
+    """One script. Its first comment says whether it may be sent again after a lost connection.
+
+    `moves`: it uses what is shared by the scripts that move jobs with a record.
+    """
 
     __slots__ = ("name", "sha", "source")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, moves: bool = False) -> None:
         self.name = name
-        self.source = (files("fastq") / "lua" / f"{name}.lua").read_bytes()
+        self.source = _read("moves") + _read(name) if moves else _read(name)
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
 
     def pack(self, keys: Sequence[bytes], args: Sequence[Part], *, whole: bool = False) -> bytes:
@@ -40,10 +43,26 @@ class Script:
         return await connection.request(self.pack(keys, args, whole=True))
 
 
-BEAT = Script("beat")
-BURY = Script("bury")
+def cap_of(keep_dead: tuple[int, float | None]) -> tuple[int, int]:
+    """How scripts are told how many dead jobs are kept, and for how many ms (0: for ever)."""
+    most, age_s = keep_dead
+    return most, 0 if age_s is None else max(1, int(age_s * 1000))
+
+
+def _read(name: str) -> bytes:
+    return (files("fastq") / "lua" / f"{name}.lua").read_bytes()
+
+
+BURY = Script("bury", moves=True)
 COMPLETE = Script("complete")
+CRON = Script("cron", moves=True)
+ENQUEUE = Script("enqueue", moves=True)
+FINISH = Script("finish", moves=True)
 HAND_BACK = Script("hand_back")
 LEAVE = Script("leave")
 OWN_PENDING = Script("own_pending")
+PROMOTE = Script("promote", moves=True)
+RETRY = Script("retry", moves=True)
 STATUS = Script("status")
+TICK = Script("tick")
+TRIM = Script("trim", moves=True)

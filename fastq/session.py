@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastq._core import ConnectionLost, ReplyError
 from fastq.connection import REPLY_DEADLINE_S, Connection, code_of, connect
-from fastq.keys import GROUP, RELEASED, QueueKeys
+from fastq.keys import GROUP, QueueKeys
 from fastq.redis_settings import RedisSettings
-from fastq.scripts import HAND_BACK, LEAVE, OWN_PENDING
+from fastq.scripts import LEAVE, OWN_PENDING
 
 log = logging.getLogger("fastq.session")
 
+_UNBLOCK_S = 0.5
 _PAGE_JOBS = 250
 _PAGE_BYTES = 1024 * 1024
 
@@ -45,6 +47,14 @@ class Session:
             writer.close()
             raise
         return cls(reader, writer)
+
+    async def end_reading(self, reading: Callable[[], bool]) -> None:
+        """Unblocks the reader. Repeated: before the server has seen the read, it answers 0."""
+        while reading() and not self.ended.done():
+            with contextlib.suppress(ConnectionLost, ReplyError, TimeoutError):
+                async with asyncio.timeout(_UNBLOCK_S):
+                    await self.writer.call("CLIENT", "UNBLOCK", self.reader.client_id)
+            await asyncio.sleep(0.002)
 
     def fail(self, error: Exception) -> None:
         """Ends both connections."""
@@ -108,16 +118,8 @@ async def own_pending(
     return found
 
 
-async def hand_back(
-    writer: Connection, keys: QueueKeys, consumer: str, job_ids: list[bytes]
-) -> None:
-    """Gives unfinished jobs to whoever takes them up, uncharged; those that are not ours stay."""
-    for first in range(0, len(job_ids), _PAGE_JOBS):
-        page = job_ids[first : first + _PAGE_JOBS]
-        await HAND_BACK.call(writer, (keys.stream,), (GROUP, consumer, RELEASED, *page))
-
-
 async def leave(writer: Connection, keys: QueueKeys, consumer: str) -> None:
     """Takes the consumer out of the books."""
     hash_key = keys.consumer_prefix + consumer.encode()
-    await LEAVE.call(writer, (keys.stream, keys.beats, hash_key), (GROUP, consumer))
+    books = (keys.stream, keys.beats, hash_key, keys.leader)
+    await LEAVE.call(writer, books, (GROUP, consumer))

@@ -8,15 +8,26 @@ import types
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta, tzinfo
 from typing import Any, ClassVar
 
 from fastq.context import Context
+from fastq.cron import CronEntry, CronJob, cron_entries, zone_of
+from fastq.durations import Duration, duration_s, keep_s, limit_s, whole_number
 from fastq.errors import ConfigError
-from fastq.functions import FunctionInfo, collect, duration_s, keep_s, limit_s
+from fastq.functions import FunctionInfo, collect
 from fastq.keys import check_queue_name
-from fastq.outcome import Outcome
+from fastq.outcome import Outcome, Policy
 from fastq.redis_settings import RedisSettings
+from fastq.retries import (
+    Backoff,
+    Exponential,
+    RetryOn,
+    backoff_of,
+    exception_types,
+    exponential,
+    tries_of,
+)
 from fastq.serializers import Codec, Serializer, resolve
 
 MAX_PAYLOAD = 16 * 1024 * 1024
@@ -37,8 +48,14 @@ class WorkerSettings:
     max_jobs: int = 100
     job_timeout: float | timedelta | None = 300
     keep_result: float | timedelta | None = 600
+    max_tries: int = 5
+    retry_on: RetryOn = ()
+    # ClassVar, or mypy takes a function in the body of a class for a method.
+    backoff: ClassVar[Backoff | Exponential] = exponential()
+    keep_dead: tuple[int, Duration | None] = (10_000, timedelta(days=7))
+    cron_jobs: Sequence[CronJob] = ()
+    timezone: str | tzinfo = UTC
     shutdown_timeout: float | timedelta = 25
-    # ClassVar, or mypy refuses `lifespan = lifespan` in the body of a class.
     lifespan: ClassVar[Callable[[Any], AbstractAsyncContextManager[Any]] | None] = None
     on_job_start: ClassVar[Callable[[Context], Awaitable[object]] | None] = None
     on_job_end: ClassVar[Callable[[Context, Outcome], Awaitable[object]] | None] = None
@@ -57,6 +74,9 @@ class Settings:
     max_jobs: int
     job_timeout_s: float | None
     keep_result_s: float | None
+    policy: Policy
+    keep_dead: tuple[int, float | None]
+    cron: tuple[CronEntry, ...]
     shutdown_timeout_s: float
     lifespan: Callable[[Any], AbstractAsyncContextManager[Any]] | None
     on_job_start: Callable[[Context], Awaitable[object]] | None
@@ -78,20 +98,32 @@ class Settings:
         if unknown := overrides.keys() - values.keys():
             raise TypeError(f"Settings.read: there is no setting {min(unknown)!r}")
         values.update(overrides)
+        codec = resolve(values["serializer"])
+        functions = _functions(values["functions"])
+        entries = cron_entries(
+            values["cron_jobs"], functions, codec, zone_of("timezone", values["timezone"])
+        )
         return cls(
-            functions=_functions(values["functions"]),
+            functions=functions,
             redis=RedisSettings.resolve(values["redis"]),
             queue=_queue(values["queues"]),
             max_jobs=whole_number("max_jobs", values["max_jobs"], most=100_000),
             job_timeout_s=limit_s("job_timeout", values["job_timeout"]),
             keep_result_s=keep_s("keep_result", values["keep_result"]),
+            policy=Policy(
+                tries_of(values["max_tries"]),
+                exception_types(values["retry_on"]),
+                backoff_of(values["backoff"]),
+            ),
+            keep_dead=_keep_dead(values["keep_dead"]),
+            cron=entries,
             shutdown_timeout_s=duration_s(
                 "shutdown_timeout", values["shutdown_timeout"], also=", or 0", zero=True
             ),
             lifespan=_callback("lifespan", values["lifespan"], "settings"),
             on_job_start=_callback("on_job_start", values["on_job_start"], "ctx"),
             on_job_end=_callback("on_job_end", values["on_job_end"], "ctx", "outcome"),
-            codec=resolve(values["serializer"]),
+            codec=codec,
             serializer=values["serializer"],
             max_payload=whole_number("max_payload", values["max_payload"], most=MOST_PAYLOAD),
             burst=_flag("burst", values["burst"]),
@@ -167,11 +199,16 @@ def _queue(value: Any) -> str:
     return check_queue_name(value[0])
 
 
-def whole_number(name: str, value: Any, *, most: int) -> int:
-    """The value itself if it is a whole number from 1 to `most`, else `ConfigError`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} must be a whole number from 1 to {most}, not {value!r}.")
-    return value
+def _keep_dead(value: Any) -> tuple[int, float | None]:
+    """How many dead jobs are kept, and for how many seconds (None: for ever)."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise ConfigError(
+            "keep_dead must be how many jobs that ended badly are kept and how long, such as "
+            f"(10_000, timedelta(days=7)), not {value!r}."
+        )
+    most, age = value
+    kept_s = None if age is None else duration_s("keep_dead: the time", age, also=", or None")
+    return whole_number("keep_dead: the count", most, most=1_000_000_000), kept_s
 
 
 def _flag(name: str, value: Any) -> bool:

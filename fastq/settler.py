@@ -11,27 +11,37 @@ from typing import Any
 from fastq._core import ConnectionLost, ReplyError, Run, RunningSet, SettleBatch, SettleQueue
 from fastq.complaints import Complaints
 from fastq.connection import Backoff, Connection, code_of, wants_reconnect
+from fastq.context import enqueued_ms
+from fastq.entries import keep_ms
 from fastq.keys import GROUP, QueueKeys
-from fastq.scripts import BURY, COMPLETE, Part, Script
+from fastq.scripts import BURY, COMPLETE, FINISH, RETRY, Part, Script, cap_of
 
 log = logging.getLogger("fastq.settler")
 
+# What one script may do at the most: the server does nothing else meanwhile.
+_PAGE_JOBS = 250
+_PAGE_BYTES = 1024 * 1024
+
 
 class ScriptSettle:
-    """The end of one job, said by a script."""
+    """The end of one job or some, said by a script."""
 
-    __slots__ = ("args", "job_id", "keys", "script")
+    __slots__ = ("args", "entries", "keys", "script")
 
     def __init__(
-        self, script: Script, job_id: bytes, keys: tuple[bytes, ...], args: tuple[Part, ...]
+        self,
+        script: Script,
+        entries: tuple[bytes, ...],
+        keys: tuple[bytes, ...],
+        args: tuple[Part, ...],
     ) -> None:
         self.script = script
-        self.job_id = job_id
+        self.entries = entries
         self.keys = keys
         self.args = args
 
     def __len__(self) -> int:
-        return 1
+        return len(self.entries)
 
     def pack(self, *, whole: bool = False) -> bytes:
         return self.script.pack(self.keys, self.args, whole=whole)
@@ -43,7 +53,8 @@ Settle = SettleBatch | ScriptSettle
 class Settler:
     """What this worker has to tell the server of ended jobs.
 
-    1. At the end of a loop turn sends all successes of that turn as one batch.
+    1. At the end of a loop turn sends all successes of that turn as one batch; those of jobs with
+       a record by script, as one, too.
     2. Keeps each settle until it is answered; an error reply is no answer, so it is sent again.
     3. Sends all that is kept again on a new connection.
     4. Where a full server refuses a batch, settles its jobs one by one by script.
@@ -55,10 +66,15 @@ class Settler:
         consumer: str,
         running: RunningSet,
         turn_ended: Callable[[], object],
+        *,
+        db: int,
+        keep_dead: tuple[int, float | None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._keys = keys
-        self._consumer = consumer
+        self._moves = (keys.stream, keys.deferred, keys.dead, keys.meta)
+        self._who: tuple[Part, ...] = (GROUP, consumer, keys.control(db))
+        self._cap = cap_of(keep_dead)
         self._turn_ended = turn_ended
         self.queue = SettleQueue(
             running,
@@ -67,7 +83,10 @@ class Settler:
             keys.result_prefix,
             wake=lambda: self._loop.call_soon(self.flush),
             done=self._batch_answered,
+            own=self._ended_well,
         )
+        # Successes of this turn of jobs with a record: entry, id, ms to keep, envelope.
+        self._well: list[tuple[bytes, bytes, int, bytes]] = []
         self.unanswered = 0
         # In the order in which they were made, each with whether it was sent on more than one
         # connection: then the server may have done it at the first time.
@@ -94,13 +113,13 @@ class Settler:
         self._forget_refused()
 
     def ids(self) -> list[bytes]:
-        """The ids of all jobs whose end has not been answered."""
+        """The entries of all jobs whose end has not been answered."""
         found: list[bytes] = []
         for settle in self._kept:
             if isinstance(settle, SettleBatch):
-                found.extend(run.id for run in settle.runs)
+                found.extend(run.entry for run in settle.runs)
             else:
-                found.append(settle.job_id)
+                found.extend(settle.entries)
         return found
 
     def touch(self) -> None:
@@ -116,19 +135,43 @@ class Settler:
         self._turn_ended()
         if batch is not None:
             self._keep(batch)
+        if self._well:
+            self._finish()
 
     def bury(self, run: Run, keep_ms: int, envelope: bytes, fields: tuple[Part, ...]) -> None:
         """Ends a job badly: stores the outcome and moves the job to `dead`."""
-        keys = self._keys
-        self._keep(
-            ScriptSettle(
-                BURY,
-                run.id,
-                (keys.stream, keys.result_prefix + run.id, keys.dead),
-                (GROUP, self._consumer, run.id, keep_ms, envelope, *fields),
-            )
-        )
+        self._move(BURY, run, (keep_ms, envelope, *fields))
+
+    def retry(self, run: Run, delay_ms: int, fields: tuple[Part, ...]) -> None:
+        """Lets a job run again after a while, as an entry of these fields."""
+        more = int(bool(run.more))
+        self._move(RETRY, run, (delay_ms, enqueued_ms(run), more, *fields))
+
+    def _move(self, script: Script, run: Run, args: tuple[Part, ...]) -> None:
+        record, result = self._keys.record_prefix + run.id, self._keys.result_prefix + run.id
+        keys = (*self._moves, record, result)
+        args = (*self._who, *self._cap, run.entry, run.id, *args)
+        self._keep(ScriptSettle(script, (run.entry,), keys, args))
         self.queue.touch()
+
+    def _ended_well(self, run: Run, envelope: bytes | None) -> None:
+        kept_ms = 0 if envelope is None else keep_ms(run.keep)
+        self._well.append((run.entry, run.id, kept_ms, envelope or b""))
+
+    def _finish(self) -> None:
+        prefixes = (self._keys.record_prefix, self._keys.result_prefix)
+        well, self._well = self._well, []
+        while well:
+            page = [well.pop()]
+            size = len(page[0][3])
+            while well and len(page) < _PAGE_JOBS and size < _PAGE_BYTES:
+                page.append(well.pop())
+                size += len(page[-1][3])
+            ids = sorted((job[0] for job in page), key=_place)
+            span = (ids[0], ids[-1])
+            parts = (part for job in page for part in job)
+            args = (*self._who, *prefixes, *self._cap, *span, *parts)
+            self._keep(ScriptSettle(FINISH, tuple(job[0] for job in page), self._moves, args))
 
     async def drained(self) -> None:
         """Returns once everything is answered."""
@@ -173,13 +216,16 @@ class Settler:
             key = self._keys.result_prefix + run.id
             ms, envelope = envelopes.get(key, (0, b""))
             args = (GROUP, run.id, -1 if ms is None else ms, envelope)
-            self._keep(ScriptSettle(COMPLETE, run.id, (self._keys.stream, key), args))
+            self._keep(ScriptSettle(COMPLETE, (run.id,), (self._keys.stream, key), args))
 
     def _script_answered(self, settle: ScriptSettle, reply: Any) -> None:
         if isinstance(reply, int):
             repeated = self._answered(settle)
-            if not reply and not repeated:
-                log.warning("Job %s was no longer this worker's", settle.job_id.decode())
+            if reply < len(settle) and not repeated:
+                lost = b", ".join(settle.entries[:10]).decode()
+                log.warning(
+                    "%d of these were no longer this worker's: %s", len(settle) - reply, lost
+                )
         elif isinstance(reply, ReplyError) and code_of(reply) == "NOSCRIPT":
             self._send(settle, whole=True)
         else:
@@ -219,3 +265,9 @@ class Settler:
         if self._again is not None:
             self._again.cancel()
             self._again = None
+
+
+def _place(entry: bytes) -> tuple[int, int]:
+    """Where an entry stands in its stream."""
+    ms, _, number = entry.partition(b"-")
+    return int(ms), int(number)

@@ -5,28 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fastq import __version__
 from fastq._core import ConnectionLost, ReplyError
-from fastq.beats import Heart, consumer_name
+from fastq.beats import Beat, Heart, consumer_name, who
+from fastq.burst import Burst
 from fastq.client import Client
 from fastq.clock import RedisClock
 from fastq.complaints import Complaints
 from fastq.connection import Backoff, CannotConnect, Connection, is_passing
 from fastq.context import JobScope
-from fastq.errors import FastqError
+from fastq.duties import leader_of, promoter_of
+from fastq.errors import RedisAway
 from fastq.executor import Executor
 from fastq.fetcher import Fetcher, ensure_group
 from fastq.keys import QueueKeys
+from fastq.leader import Leader
+from fastq.promoter import Promoter
 from fastq.scripts import Part
-from fastq.session import Session, hand_back, kill_old_reader, leave, own_pending
+from fastq.session import Session, kill_old_reader, leave, own_pending
 from fastq.settings import Settings
 from fastq.settler import Settler
+from fastq.surplus import Surplus
 
 log = logging.getLogger("fastq.worker")
 
@@ -35,10 +37,6 @@ _LAST_STEPS_S = 3.0
 _CLEAN_UP_S = 2.0
 _ASK_AGAIN_S = 0.05
 _WHAT_TO_DO = "Start it, or correct the URL."
-
-
-class RedisAway(FastqError):
-    """A burst could not start: Redis is away."""
 
 
 class Worker:
@@ -59,6 +57,7 @@ class Worker:
         self.threads_left = False
         self._keys = QueueKeys(self.settings.queue)
         self._clock = RedisClock()
+        self._who = who()
         self._session: Session | None = None
         self._last_reader = 0
         self._started_ms = 0
@@ -68,17 +67,19 @@ class Worker:
         self._hurry = asyncio.Event()
         self._done = asyncio.Event()
         self._closing = False
+        self._parting = False
         self._left = False
         self._serving = False
         self._quiet = False
+        self._beating: asyncio.Task[None] | None = None
         self._hushing: asyncio.Task[None] | None = None
         self._timeout_s = self.settings.shutdown_timeout_s
-        # What is pending for this consumer and will not be run by it.
-        self._surplus: list[bytes] = []
+        self._surplus = Surplus(self._keys, self.consumer)
         self._fetcher: Fetcher
         self._executor: Executor
         self._settler: Settler
         self._heart: Heart
+        self._leader: Leader
 
     async def run(self) -> None:
         """Runs jobs until `stop`, or in a burst until the queue is empty.
@@ -93,8 +94,8 @@ class Worker:
         # Who swallows a cancellation seldom takes it back: only those that come now count.
         self._cancels = task.cancelling() if task is not None else 0
         try:
-            async with self._state() as state, self._client() as client:
-                self._build(JobScope(self.settings.queue, client, state))
+            async with self._state() as state, Client.from_settings(self.settings) as client:
+                self._build(JobScope(self.settings.queue, client, state, self.consumer))
                 self._serving = True
                 if self._quiet:
                     self._fetcher.stop()
@@ -142,17 +143,18 @@ class Worker:
         async with lifespan(self.settings.source) as state:
             yield {} if state is None else state
 
-    @contextlib.asynccontextmanager
-    async def _client(self) -> AsyncIterator[Client]:
-        async with Client.from_settings(self.settings) as client:
-            yield client
-
     def _build(self, scope: JobScope) -> None:
-        burst = self.settings.burst
         self._executor = Executor(self.settings, scope, self._clock, self._is_going)
         self._settler = Settler(
-            self._keys, self.consumer, self._executor.running, lambda: self._fetcher.wake()
+            self._keys,
+            self.consumer,
+            self._executor.running,
+            lambda: self._fetcher.wake(),
+            db=self.settings.redis.db,
+            keep_dead=self.settings.keep_dead,
         )
+        promoter = promoter_of(self.settings, self._keys)
+        self._leader = leader_of(self.settings, self._keys, promoter, self._clock)
         self._executor.attach(self._settler, self._settler.queue.complete)
         self._fetcher = Fetcher(
             self._keys,
@@ -160,11 +162,22 @@ class Worker:
             self._executor.running,
             watch=self._executor.watch,
             unanswered=lambda: self._settler.unanswered,
-            surplus=self._surplus.extend,
-            idle=self._stop_asked.set if burst else None,
+            surplus=self._surplus.add,
+            idle=self._burst(promoter).idle if self.settings.burst else None,
         )
         self._heart = Heart(
-            self._keys, self.consumer, self._clock, facts=self._facts, told=self._set_clock
+            self._keys, self.consumer, self._clock, facts=self._facts, told=self._told
+        )
+
+    def _burst(self, promoter: Promoter) -> Burst:
+        return Burst(
+            self._keys,
+            promoter,
+            self._executor.endings.retried,
+            writer=lambda: None if self._session is None else self._session.writer,
+            delivered=lambda: self._fetcher.delivered,
+            read=lambda: self._fetcher.wake(),
+            stop=self._stop_asked.set,
         )
 
     def _is_going(self) -> bool:
@@ -173,18 +186,18 @@ class Worker:
         return not (self._closing or cancelled)
 
     def _facts(self) -> dict[str, Part]:
-        return {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
-            "running": len(self._executor.running),
-            "started": self._started_ms,
-            "reading": int(self._fetcher.healthy),
-        }
+        running, reading = len(self._executor.running), int(self._fetcher.healthy)
+        return {**self._who, "running": running, "started": self._started_ms, "reading": reading}
 
-    def _set_clock(self) -> None:
+    def _told(self, beat: Beat) -> None:
         self._settler.queue.offset_ms = self._clock.offset_ms
         self._started_ms = self._started_ms or self._clock.now_ms()
+        session = self._session
+        if not beat.leads:
+            self._leader.step_down()
+        # The first beat of a session comes before it is this worker's own.
+        elif session is not None and not session.ended.done():
+            self._leader.lead(session.writer)
 
     # Running
 
@@ -243,7 +256,7 @@ class Worker:
             self._settler.attach(session.writer)
             if self._last_reader:
                 await self._find_lost(session.writer)
-                await self._give_back(session.writer)
+                await self._surplus.hand_back(session.writer)
         except BaseException as error:
             self._settler.detach()
             session.fail(ConnectionLost(str(error)))
@@ -263,13 +276,20 @@ class Worker:
 
     async def _live(self, session: Session) -> Exception:
         self._fetcher.attach(session.reader)
-        beating = asyncio.ensure_future(self._heart.run(session.writer))
+        if not self._parting:
+            self._beating = asyncio.ensure_future(self._heart.run(session.writer))
         try:
             return await self._end_of(session)
         finally:
-            beating.cancel()
+            self._resign()
             self._fetcher.detach()
             self._settler.detach()
+
+    def _resign(self) -> None:
+        """Beats no more, and leads no more."""
+        if self._beating is not None:
+            self._beating.cancel()
+        self._leader.step_down()
 
     async def _end_of(self, session: Session) -> Exception:
         while True:
@@ -287,7 +307,7 @@ class Worker:
         if self._session is not None:
             # If it is gone, the next one sees to it.
             with contextlib.suppress(ConnectionLost, ReplyError):
-                await self._give_back(self._session.writer)
+                await self._surplus.hand_back(self._session.writer)
 
     # Stop
 
@@ -324,19 +344,12 @@ class Worker:
             await serving
         if self._session is not None:
             self._session.close()
-        self.failed = self._executor.failed
+        self.failed = self._executor.endings.failed
         self.threads_left = self._executor.close()
 
     async def _end_reading(self) -> None:
-        """Unblocks the reader. Repeated: before the server has seen the read, it answers 0."""
-        while self._fetcher.reading:
-            session = self._session
-            if session is None or session.ended.done():
-                return
-            with contextlib.suppress(ConnectionLost, ReplyError, TimeoutError):
-                async with asyncio.timeout_at(asyncio.get_running_loop().time() + 0.5):
-                    await session.writer.call("CLIENT", "UNBLOCK", session.reader.client_id)
-            await asyncio.sleep(0.002)
+        if self._session is not None:
+            await self._session.end_reading(lambda: self._fetcher.reading)
 
     async def _wait_for_jobs(self) -> None:
         if not len(self._executor.running) or self._hurry.is_set():
@@ -353,7 +366,7 @@ class Worker:
 
     async def _leave(self, reading: asyncio.Task[None]) -> None:
         """Says the last things, if Redis is there to be told; else the lease will cover them."""
-        self._surplus += self._executor.unfinished()
+        self._surplus.add(self._executor.unfinished())
         self._settler.flush()
         try:
             async with asyncio.timeout(_LAST_STEPS_S):
@@ -375,7 +388,10 @@ class Worker:
         while self._session is not None:
             try:
                 writer = self._session.writer
-                await self._give_back(writer)
+                await self._surplus.hand_back(writer)
+                # A beat after the last word would bring this consumer back to life.
+                self._parting = True
+                self._resign()
                 await leave(writer, self._keys, self.consumer)
                 return
             except (ConnectionLost, ReplyError) as error:
@@ -386,10 +402,3 @@ class Worker:
                 ):
                     raise
                 await asyncio.sleep(_ASK_AGAIN_S)
-
-    async def _give_back(self, writer: Connection) -> None:
-        given = list(dict.fromkeys(self._surplus))
-        await hand_back(writer, self._keys, self.consumer, given)
-        if given:
-            log.info("%d unfinished jobs were handed back", len(given))
-            self._surplus[:] = set(self._surplus).difference(given)

@@ -122,6 +122,12 @@ def _emptied(pool: Pool) -> None:
     pool.empty()
 
 
+@pytest.fixture(autouse=True)
+def _unknown_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of an unknown function goes round before it is dead: not for 15 s in each test."""
+    monkeypatch.setattr("fastq.outcome._UNKNOWN_DELAYS_S", (0.01, 0.01, 0.01, 0.01))
+
+
 @pytest.fixture
 def make_server() -> Iterator[Callable[..., Server]]:
     """`make_server(name, *options_of_the_server)`: a started server of this test's own."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import fastq
-from fastq import Client, Context, Job, WorkerSettings
+from fastq import Client, Context, Job, Reject, Retry, WorkerSettings
 from fastq.worker import Worker
 from servers import Server
 from workers import start
@@ -25,6 +25,14 @@ async def sleep(seconds: float) -> None:
 
 async def fail(text: str) -> None:
     raise LookupError(text)
+
+
+async def again() -> None:
+    raise Retry("busy", defer=0)
+
+
+async def refuse(text: str) -> None:
+    raise Reject(text)
 
 
 async def uncarried() -> object:
@@ -52,7 +60,7 @@ class Lab:
         self._run: asyncio.Task[None] | None = None
 
     def settings(self, **values: Any) -> type[WorkerSettings]:
-        functions = (add, sleep, fail, uncarried, belied, unkept)
+        functions = (add, sleep, fail, again, refuse, uncarried, belied, unkept)
         values = {"functions": functions, "redis": self.server.url(), **values}
         return type("Worker", (WorkerSettings,), values)
 
@@ -60,10 +68,12 @@ class Lab:
         self._worker = Worker(self.settings())
         self._run = await start(self._worker)
 
-    async def result(self, *call: Any, timeout: float = 10, limit: float = 60) -> Any:
+    async def result(
+        self, *call: Any, timeout: float = 10, limit: float = 60, **options: Any
+    ) -> Any:
         """Enqueues a job, runs a worker, and waits for the result."""
         await self.work()
-        self.job = await self.client.options(timeout=limit).enqueue(*call)
+        self.job = await self.client.options(timeout=limit, **options).enqueue(*call)
         return await self.job.result(timeout=timeout)
 
     async def close(self) -> None:

@@ -31,7 +31,9 @@ def whole() -> list[Any]:
     running = _core.RunningSet(
         5, {b"f": function}, spawn=callback, refuse=callback, configure=callback
     )
-    settles = _core.SettleQueue(running, b"s", b"g", b"r", wake=callback, done=callback)
+    settles = _core.SettleQueue(
+        running, b"s", b"g", b"r", wake=callback, done=callback, own=callback
+    )
     running.start([[b"id", [b"f", b"f"]]])
     waiters = [_core.Waiter(), _core.FutureWaiter(running), _core.CallbackWaiter(callback)]
     template, batch = _core.XaddTemplate(b"k", b"f"), _core.SettleBatch(b"s", b"g", callback)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import fastq
@@ -90,6 +91,22 @@ async def no_reply(lab: Lab) -> None:
         lab.server.resume()
 
 
+async def naive(lab: Lab) -> None:
+    lab.client.options(defer_until=datetime(2030, 1, 2))
+
+
+def named(job_id: str) -> Provoke:
+    async def provoke(lab: Lab) -> None:
+        lab.client.options(job_id=job_id)
+
+    return provoke
+
+
+async def foreign_record(lab: Lab) -> None:
+    lab.redis.set("{fastq:default}:job:mine", "something else")
+    await lab.client.options(job_id="mine").enqueue(add, 1, 2)
+
+
 async def many_refused(lab: Lab) -> None:
     def calls() -> Any:
         for n in range(3_000):
@@ -118,6 +135,13 @@ def enqueue_many(*calls: Any) -> Provoke:
 
 def result(*call: Any, **options: Any) -> Provoke:
     return lambda lab: lab.result(*call, **options)
+
+
+async def expired(lab: Lab) -> None:
+    lab.job = await lab.client.options(expires=0.001).enqueue(add, 1, 2)
+    await asyncio.sleep(0.002)
+    await lab.work()
+    await lab.job.result(timeout=10)
 
 
 async def undecodable(lab: Lab) -> None:

@@ -58,8 +58,13 @@ class Rig:
             refuse=self.refuse,
             configure=configure or (lambda run: None),
         )
+        self.recorded: list[tuple[bytes, bytes | None]] = []
         self.settles = SettleQueue(
-            self.running, STREAM, GROUP, RESULTS, wake=self.wake, done=self.answered
+            self.running,
+            *(STREAM, GROUP, RESULTS),
+            wake=self.wake,
+            done=self.answered,
+            own=lambda run, envelope: self.recorded.append((run.id, envelope)),
         )
 
     def start(self, *entries: Entry) -> list[bytes]:

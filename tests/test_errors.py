@@ -20,6 +20,7 @@ from fastq import (
     EnqueueError,
     EnqueueUncertain,
     FastqError,
+    JobExpired,
     JobFailed,
     JobTimeout,
     PayloadTooLarge,
@@ -27,8 +28,8 @@ from fastq import (
     SerializationError,
     ServerUnavailable,
 )
-from fastq.worker import RedisAway
-from lab import SECRET, Lab, add, belied, fail, sleep, uncarried, unkept
+from fastq.errors import RedisAway
+from lab import SECRET, Lab, add, again, belied, fail, refuse, sleep, uncarried, unkept
 from provoked import Provoke
 from servers import Server
 
@@ -90,6 +91,14 @@ ENQUEUEING: list[Case] = [
     ("no reply", p.no_reply, EnqueueUncertain, LOST + "no reply for 0.4 s." + UNCERTAIN),
     ("many, refused", p.many_refused, EnqueueError,
      "enqueue_many: call 2500: " + NO + WRONGTYPE + NO_STREAM + " 2500 jobs were enqueued."),
+    ("naive time", p.naive, ValueError,
+     "defer_until is a naive datetime (datetime.datetime(2030, 1, 2, 0, 0)), which may mean any"
+     " time zone. Give it one: datetime.now(UTC), or .astimezone()."),
+    ("id of the server's form", p.named("12-3"), ConfigError,
+     "job_id '12-3' cannot be used: ids of the form digits-digits are the server's, and cron:…"
+     " are those of cron jobs. Put a word before it."),
+    ("record of another type", p.foreign_record, EnqueueError, NO + WRONGTYPE
+     + " A key of the queue is of another type: remove what uses its name, or name another queue."),
     ("too few arguments", p.enqueue(add, 1), TypeError,
      "add() missing 1 required argument: 'y'"),
     ("many, wrong call", p.enqueue_many(fastq.call("add"), fastq.call("a"), 5), TypeError,
@@ -123,6 +132,14 @@ RESULTS: list[Case] = [
     ("failed", p.result(fail, "no such user"), JobFailed,
      f"{JOB} ended badly (failed): LookupError: no such user. The worker's traceback is in"
      " .traceback." + KEPT),
+    ("tried too often", p.result(again, max_tries=2), JobFailed,
+     f"{JOB} ended badly (retries): fastq.retries.Retry: busy. It ran as often as max_tries lets"
+     " it." + KEPT),
+    ("rejected", p.result(refuse, "no address"), JobFailed,
+     f"{JOB} ended badly (rejected): fastq.retries.Reject: no address." + KEPT),
+    ("expired", p.expired, JobExpired,
+     f"{JOB} ended badly (expired): fastq.errors.JobExpired: It had expired before a worker was"
+     " free to start it. Give it longer with expires=…, or run more workers." + KEPT),
     ("over its time", p.result(sleep, 30, limit=0.1), JobTimeout,
      f"{JOB} ended badly (timeout): TimeoutError: ran longer than its time limit of 0.1 s."
      " Give it longer with timeout=…, or let it do less." + KEPT),
@@ -286,7 +303,8 @@ def test_no_error_is_left_out() -> None:
 
 def test_each_error_is_one_of_ours_or_of_the_three_of_python() -> None:
     for _, _, kind, _ in CASES:
-        assert issubclass(kind, FastqError | TypeError | TimeoutError | RuntimeError)
+        ours = FastqError | TypeError | ValueError | TimeoutError | RuntimeError
+        assert issubclass(kind, ours)
 
 
 if __name__ == "__main__":

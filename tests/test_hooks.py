@@ -62,7 +62,7 @@ async def test_hooks_see_each_job_start_and_end(
         with pytest.raises(JobFailed):
             await bad.result(DEADLINE_S)
         await client.enqueue("nobody")
-        await eventually(lambda: worker._executor.failed == 2)
+        await eventually(lambda: worker._executor.endings.failed == 2)
     assert hooks.started == [good.id, bad.id]
     (first, complete), (second, failed) = hooks.ended
     assert (first, second) == (good.id, bad.id)

@@ -16,10 +16,10 @@ LAYERS = (
     {"cli", "ctl", "__main__", "demo", "demo_jobs", "demo_worker", "progress"},
     {
         *("supervisor", "worker", "health", "loading", "admin", "deadletters", "testing"),
-        *("embedded", "babysitter", "probe"),
+        *("embedded", "babysitter", "probe", "duties", "burst"),
     },
     {
-        *("session", "fetcher", "executor", "settler", "control", "beats", "recovery"),
+        *("session", "fetcher", "executor", "settler", "control", "beats", "recovery", "surplus"),
         *("leader", "promoter", "crontab", "sweep", "reaper", "janitor", "leases", "stats"),
     },
     {"__init__"},
@@ -28,6 +28,7 @@ LAYERS = (
     {
         *("settings", "redis_settings", "functions", "parameters", "decoders", "context"),
         *("entries", "threads", "serializers", "conversion", "lossless", "outcome", "middleware"),
+        *("durations", "options", "retries", "cron", "schedule", "endings"),
     },
     {"_core"},
     {"errors", "clock", "keys", "complaints"},

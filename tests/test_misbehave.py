@@ -15,7 +15,7 @@ from servers import Server
 from waiting import eventually
 from workers import DEADLINE_S, Queue, ended, failure, settings_of, start, still_works, working
 
-DEAD_FIELDS = {"f", "d", "id", "reason", "error", "tries"}
+DEAD_FIELDS = {"f", "d", "e", "id", "reason", "error", "tries"}
 
 
 async def add(x: int, y: int) -> int:

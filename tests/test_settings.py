@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastq import ConfigError, Context, Outcome, RedisSettings, WorkerSettings
+from fastq import ConfigError, Context, Outcome, RedisSettings, WorkerSettings, exponential
 from fastq.settings import Settings
 
 EXAMPLE = Path(__file__).parent / "typing" / "settings_example.py"
@@ -48,6 +48,9 @@ def test_defaults_are_those_of_the_documentation(monkeypatch: pytest.MonkeyPatch
     assert (found.job_timeout_s, found.keep_result_s, found.shutdown_timeout_s) == (300, 600, 25)
     assert (found.lifespan, found.on_job_start, found.on_job_end) == (None, None, None)
     assert (found.codec.converts, found.max_payload) == (True, 16 * 1024 * 1024)
+    assert (found.policy.max_tries, found.policy.retry_on) == (5, ())
+    assert found.policy.backoff == exponential(base=1, factor=2, maximum=3600, jitter=True)
+    assert (found.keep_dead, found.cron) == ((10_000, 7 * 86_400), ())
 
 
 def test_defaults_cannot_be_altered_by_accident() -> None:
@@ -73,6 +76,22 @@ def test_the_example_that_the_type_checkers_see_can_be_read() -> None:
     assert (configured.redis.address, configured.max_jobs) == ("redis://h:1/2", 7)
     with pytest.raises(ConfigError):
         Settings.read(spec["Wrong"])
+
+
+@pytest.mark.typing_checks
+def test_the_example_with_times_can_be_read() -> None:
+    spec: dict[str, Any] = {"__name__": "time_example"}
+    path = EXAMPLE.with_name("time_example.py")
+    exec(compile(path.read_text(), str(path), "exec"), spec)
+    found, other = Settings.read(spec["Worker"]), Settings.read(spec["Other"])
+    assert list(found.functions) == ["add", "mail", "thumbnail", "refresh", "report"]
+    assert [entry.name.partition("-")[0] for entry in found.cron] == ["refresh", "report", "report"]
+    assert [str(entry.schedule.zone) for entry in found.cron] == ["UTC", "Europe/Berlin", "UTC"]
+    assert found.policy.retry_on == (ConnectionError, OSError)
+    assert found.policy.backoff is spec["waiting"]
+    assert (found.keep_dead, other.keep_dead) == ((1_000, 86_400), (1_000, None))
+    assert other.policy.retry_on == (ConnectionError,)
+    assert other.policy.backoff(3) == 2
 
 
 # Values that are wrong: name -> value -> the whole message
@@ -119,6 +138,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ),
     *(("keep_result", value, f"{KEEP}{value!r}.") for value in (-1, "5", False, timedelta(-1))),
     *(("shutdown_timeout", value, f"{WAIT}{value!r}.") for value in (-1, "5", None, False)),
+    ("cron_jobs", "* * * * *", "cron_jobs must be a list of cron(…), not '* * * * *'."),
+    ("cron_jobs", [5], "cron_jobs: 5 is not made by cron(…)."),
+    ("timezone", "Europe/Nowhere", "timezone must be the name of a time zone such as"
+     " 'Europe/Berlin', or a tzinfo, not 'Europe/Nowhere'."),
     ("lifespan", 5, "lifespan must be a function (settings), not 5."),
     ("lifespan", lambda: None, "lifespan is called with (settings), which does not fit: too many"
      " positional arguments."),

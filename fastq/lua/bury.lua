@@ -1,20 +1,30 @@
 -- Ends a job badly: its outcome is stored and the job moves to dead. May be sent again.
--- KEYS: 1 stream, 2 result, 3 dead
--- ARGV: 1 group, 2 consumer, 3 entry id, 4 ms to keep the result (0 none, -1 for ever), 5 envelope,
+-- KEYS: 1 stream, 2 deferred, 3 dead, 4 meta, 5 record, 6 result
+-- ARGV: 1 group, 2 consumer, 3 control channel, 4 how many dead jobs are kept and 5 how many ms
+--       (0 for ever), 6 entry, 7 id, 8 ms to keep the result (0 none, -1 for ever), 9 envelope,
 --       then the fields and values of the dead entry
 -- Returns 1 if it was done, 0 if the entry is not pending for this consumer
-local stream, result, dead = KEYS[1], KEYS[2], KEYS[3]
-local group, consumer, id, keep, envelope = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-if #redis.call('XPENDING', stream, group, id, id, 1, consumer) == 0 then
+local stream, deferred, dead, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local record, result = KEYS[5], KEYS[6]
+local group, consumer, control, most, age = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local entry, id, keep, envelope = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
+if #redis.call('XPENDING', stream, group, entry, entry, 1, consumer) == 0 then
   return 0
 end
+local now = now_ms()
+local own = id ~= entry and redis.call('HMGET', record, ':entry', ':nonce', ':since', ':next')
 redis.call('XACK', stream, group, '0-0')
-redis.call('XADD', dead, '*', unpack(ARGV, 6))
-if keep > 0 then
-  redis.call('SET', result, envelope, 'PX', keep)
-elseif keep < 0 then
-  redis.call('SET', result, envelope)
+if own and own[1] ~= entry then
+  supersede(stream, group, dead, meta, most, age, now, entry, id)
+  return 1
 end
-redis.call('XACK', stream, group, id)
-redis.call('XDEL', stream, id)
+to_dead(dead, meta, most, age, now, { unpack(ARGV, 10) })
+if own then
+  end_record(stream, deferred, control, record, result, id, own[2], own[3], own[4], now, keep,
+    envelope)
+else
+  keep_result(result, keep, envelope)
+end
+redis.call('XACK', stream, group, entry)
+redis.call('XDEL', stream, entry)
 return 1

@@ -94,7 +94,7 @@ def test_none_is_refused_where_a_queue_needs_its_parts(place: int) -> None:
     parts: list[Any] = [Rig().running, STREAM, GROUP, RESULTS]
     parts[place] = None
     with pytest.raises(TypeError):
-        SettleQueue(*parts, wake=print, done=print)
+        SettleQueue(*parts, wake=print, done=print, own=print)
 
 
 def test_none_is_refused_as_an_argument() -> None:

@@ -111,7 +111,7 @@ def test_an_answer_that_cannot_be_handled_leaves_feed() -> None:
 
     told: list[Any] = []
     rig = Rig()
-    queue = SettleQueue(rig.running, STREAM, GROUP, RESULTS, wake=int, done=done)
+    queue = SettleQueue(rig.running, STREAM, GROUP, RESULTS, wake=int, done=done, own=print)
     rig.start(entry(1))
     queue.complete(rig.run(1), b"")
     batch, wire = queue.take(), Wire()

@@ -4,7 +4,7 @@ Each call that must be refused is marked for both checkers, which report a mark 
 so a wrong call that is accepted fails the check, too.
 """
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, assert_type
 
@@ -134,3 +134,18 @@ async def a_client_is_made_of_known_parts() -> None:
     Client(6379)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Client(serializer=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Client(connect_timeout="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def options_are_of_their_types(client: Client) -> None:
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    producer = client.options(job_id="a", defer_by=5, expires=timedelta(hours=1), max_tries=3)
+    assert_type(producer, Producer)
+    assert_type(await producer.enqueue(add, 1, 2), Job[int])
+    assert_type(await client.options(defer_until=due).enqueue(add, 1, 2), Job[int])
+    assert_type(fastq.call(add, 1, 2).options(job_id="a", defer_until=due), Call[int])
+    client.options(job_id=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.options(defer_by="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.options(defer_until=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.options(expires="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.options(max_tries="5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fastq.call(add, 1, 2).options(queue="a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,126 @@
+-- Shared by the scripts that move jobs with a record; put before each of them.
+-- A record's own fields begin with a colon: :entry (where it is in the stream; none: deferred),
+-- :nonce and :since of its enqueueing, :next (what it enqueues when it ends), :more (it has fields
+-- that promote does not know by name). All other fields are those of its entry to be, there while
+-- the job is deferred.
+
+local DONE_MS = 60000 -- how long an ended job is remembered, in case its enqueueing is sent again
+local LOOK_MS = 1000 -- the promoter looks at least so often, so later jobs need not wake it
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Why a command is refused, or nil if it was done.
+local function refusal(...)
+  local reply = redis.pcall(...)
+  return type(reply) == 'table' and reply.err or nil
+end
+
+-- True if the record's place holds the job: only then is it believed.
+local function lives(stream, deferred, id, entry)
+  if entry then
+    return #redis.call('XRANGE', stream, entry, entry) > 0
+  end
+  return redis.call('ZSCORE', deferred, id) ~= false
+end
+
+-- Tells the leader of a job that is due before it would look. Only a hint: it may be refused.
+local function wake(deferred, control, id, due, now)
+  if due < now + LOOK_MS and redis.call('ZRANGE', deferred, 0, 0)[1] == id then
+    redis.pcall('PUBLISH', control, 'wake')
+  end
+end
+
+-- Puts a job into the stream, or defers it; its record is replaced whole, since an HSET alone would
+-- keep old fields and their TTL. Where the record is refused (ACL), the job is taken out again.
+local function put(stream, deferred, control, record, id, fields, due, now, nonce, since)
+  local entry, err
+  if due > now then
+    redis.call('ZADD', deferred, due, id)
+    redis.call('DEL', record)
+    err = refusal('HSET', record, ':nonce', nonce, ':since', since, 'e', since, unpack(fields))
+    if err then
+      redis.call('ZREM', deferred, id)
+      error(err, 0)
+    end
+    wake(deferred, control, id, due, now)
+    return 'deferred'
+  end
+  if since < now then
+    fields[#fields + 1] = 'e'
+    fields[#fields + 1] = since
+  end
+  entry = redis.call('XADD', stream, '*', 'i', id, unpack(fields))
+  redis.call('DEL', record)
+  err = refusal('HSET', record, ':entry', entry, ':nonce', nonce, ':since', since)
+  if err then
+    redis.call('XDEL', stream, entry)
+    error(err, 0)
+  end
+  return entry
+end
+
+-- Dead jobs are capped by count and age; what that drops is counted.
+local function trim(dead, meta, most, age, now)
+  local dropped = redis.call('XTRIM', dead, 'MAXLEN', most)
+  if age > 0 then
+    dropped = dropped + redis.call('XTRIM', dead, 'MINID', now - age)
+  end
+  if dropped > 0 then
+    redis.call('HINCRBY', meta, 'dead_dropped', dropped)
+  end
+  return dropped
+end
+
+local function to_dead(dead, meta, most, age, now, fields)
+  redis.call('XADD', dead, '*', unpack(fields))
+  trim(dead, meta, most, age, now)
+end
+
+local function keep_result(result, keep, envelope)
+  if keep > 0 then
+    redis.call('SET', result, envelope, 'PX', keep)
+  elseif keep < 0 then
+    redis.call('SET', result, envelope)
+  else
+    redis.call('DEL', result) -- the fence of a second life
+  end
+end
+
+-- What every end of a job with a record does: its result, then what it wants to be enqueued as next
+-- (whose result will count), or else the memory of its end.
+local function end_record(stream, deferred, control, record, result, id, nonce, since, following,
+  now, keep, envelope)
+  if following then
+    local job = cmsgpack.unpack(following)
+    redis.call('DEL', result)
+    put(stream, deferred, control, record, id, job.fields, job.due, now, job.nonce, job.since)
+    return
+  end
+  keep_result(result, keep, envelope)
+  local left = (tonumber(since) or 0) + DONE_MS - now
+  if left > 0 and nonce and nonce ~= '' then
+    -- Its entry goes with this end, so the record is not believed; only the nonce still counts.
+    redis.call('PEXPIRE', record, left)
+  else
+    redis.call('DEL', record)
+  end
+end
+
+-- Ends an entry that its record does not name: another run of the job counts.
+local function supersede(stream, group, dead, meta, most, age, now, entry, id)
+  local fields = { 'id', id, 'reason', 'superseded', 'error', '' }
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  for i = 1, found and #found[2] or 0, 2 do
+    if found[2][i] ~= 'i' then
+      fields[#fields + 1] = found[2][i]
+      fields[#fields + 1] = found[2][i + 1]
+    end
+  end
+  to_dead(dead, meta, most, age, now, fields)
+  redis.call('XACK', stream, group, entry)
+  redis.call('XDEL', stream, entry)
+end
+
