@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 
 # At the end of the path: nothing of the tests may stand in for something installed.
@@ -30,6 +31,11 @@ class MeasuredServer(Server):
     def cpu_s(self) -> float:
         """CPU seconds of the whole process, user and system, its helper threads included."""
         return cpu_seconds(self.wire.call("INFO", "cpu"))
+
+    def wait_until_empty(self) -> None:
+        """Until no job is in the stream any more."""
+        while self.wire.call("XLEN", "{fastq:default}:stream"):
+            time.sleep(0.005)
 
     def empty(self) -> None:
         # SYNC, or a helper thread would free the last round's keys during the next round.

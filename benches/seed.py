@@ -2,11 +2,11 @@
 
 The workers are up and idle, then the jobs are enqueued in bulk; the time runs from the first
 enqueue to the end of the last job. With `--deferred` all jobs are enqueued beforehand and due at
-the same moment, and the time runs from that. arq gets fewer jobs, since it needs minutes for all of them; the
-table says how many they were. `--arq-jobs 20000` is the like-for-like comparison.
+the same moment, and the time runs from that. arq gets fewer jobs, since it needs minutes for all of
+them; the table says how many they were. `--arq-jobs 20000` is the like-for-like comparison.
 
-    python benches/seed.py [--deferred] [--jobs N] [--arq-jobs N] [--workers 1 10 20 40] [--rounds R]
-                           [--server NAME] [--json]
+    python benches/seed.py [--deferred] [--jobs N] [--arq-jobs N] [--workers 1 10 20 40]
+                           [--rounds R] [--server NAME] [--json]
 """
 
 from __future__ import annotations

@@ -144,8 +144,7 @@ class Settler:
 
     def retry(self, run: Run, delay_ms: int, fields: tuple[Part, ...]) -> None:
         """Lets a job run again after a while, as an entry of these fields."""
-        more = int(bool(run.more))
-        self._move(RETRY, run, (delay_ms, enqueued_ms(run), more, *fields))
+        self._move(RETRY, run, (delay_ms, enqueued_ms(run), *fields))
 
     def _move(self, script: Script, run: Run, args: tuple[Part, ...]) -> None:
         record, result = self._keys.record_prefix + run.id, self._keys.result_prefix + run.id
@@ -167,10 +166,7 @@ class Settler:
             while well and len(page) < _PAGE_JOBS and size < _PAGE_BYTES:
                 page.append(well.pop())
                 size += len(page[-1][3])
-            ids = sorted((job[0] for job in page), key=_place)
-            span = (ids[0], ids[-1])
-            parts = (part for job in page for part in job)
-            args = (*self._who, *prefixes, *self._cap, *span, *parts)
+            args = (*self._who, *prefixes, *self._cap, *(part for job in page for part in job))
             self._keep(ScriptSettle(FINISH, tuple(job[0] for job in page), self._moves, args))
 
     async def drained(self) -> None:
@@ -265,9 +261,3 @@ class Settler:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-
-
-def _place(entry: bytes) -> tuple[int, int]:
-    """Where an entry stands in its stream."""
-    ms, _, number = entry.partition(b"-")
-    return int(ms), int(number)

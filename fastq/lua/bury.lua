@@ -11,19 +11,18 @@ local entry, id, keep, envelope = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
 if #redis.call('XPENDING', stream, group, entry, entry, 1, consumer) == 0 then
   return 0
 end
-local now = now_ms()
-local own = id ~= entry and redis.call('HMGET', record, ':entry', ':nonce', ':since', ':next')
+local now, plain = now_ms(), id == entry
+local found = not plain and read(record) or nil
 redis.call('XACK', stream, group, '0-0')
-if own and own[1] ~= entry then
+if not plain and (not found or found.entry ~= entry) then
   supersede(stream, group, dead, meta, most, age, now, entry, id)
   return 1
 end
 to_dead(dead, meta, most, age, now, { unpack(ARGV, 10) })
-if own then
-  end_record(stream, deferred, control, record, result, id, own[2], own[3], own[4], now, keep,
-    envelope)
-else
+if plain then
   keep_result(result, keep, envelope)
+else
+  end_record(stream, deferred, control, record, result, id, found, now, keep, envelope)
 end
 redis.call('XACK', stream, group, entry)
 redis.call('XDEL', stream, entry)

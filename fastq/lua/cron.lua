@@ -14,8 +14,8 @@ elseif tick <= tonumber(redis.call('HGET', cron, name) or 0) then
 end
 local fired = how == 'skip' and 0 or 1
 if how == 'unique' then
-  local found = redis.call('HMGET', record, ':entry', ':since')
-  if found[2] and lives(stream, deferred, id, found[1]) then
+  local found = read(record)
+  if found and lives(stream, deferred, id, found) then
     fired = 0
   end
 end

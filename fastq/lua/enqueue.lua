@@ -7,27 +7,27 @@
 local stream, deferred, record, result = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, nonce, defer_by, defer_until, expires = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local control, group, runs, consumer = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local found = redis.call('HMGET', record, ':nonce', ':entry', ':next')
-local now = now_ms()
-if found[1] == nonce then
+local found = read(record)
+if found and found.nonce == nonce then
   return 0
 end
+local now = now_ms()
 local fields = { unpack(ARGV, 10) }
 if expires ~= '' then
   fields[#fields + 1] = 'x'
   fields[#fields + 1] = now + expires
 end
 local due = tonumber(defer_until) or now + (tonumber(defer_by) or 0)
-if found[1] and lives(stream, deferred, id, found[2]) then
-  if runs == '' or runs ~= found[2]
+if found and lives(stream, deferred, id, found) then
+  if runs == '' or runs ~= found.entry
     or #redis.call('XPENDING', stream, group, runs, runs, 1, consumer) == 0 then
     return 1
-  elseif found[3] then
-    return cmsgpack.unpack(found[3]).nonce == nonce and 0 or 1
+  elseif found.next then
+    return found.next.nonce == nonce and 0 or 1
   end
   -- The run's own job: it is enqueued when the run has ended.
-  redis.call('HSET', record, ':next',
-    cmsgpack.pack({ nonce = nonce, due = due, since = now, fields = fields }))
+  found.next = { nonce = nonce, due = due, since = now, fields = fields }
+  redis.call('SET', record, pack(found))
   return 0
 end
 put(stream, deferred, control, record, id, fields, due, now, nonce, now)

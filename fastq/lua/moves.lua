@@ -1,15 +1,22 @@
 -- Shared by the scripts that move jobs with a record; put before each of them.
--- A record's own fields begin with a colon: :entry (where it is in the stream; none: deferred),
--- :nonce and :since of its enqueueing, :next (what it enqueues when it ends), :more (it has fields
--- that promote does not know by name). All other fields are those of its entry to be, there while
--- the job is deferred.
+-- A record is a map, packed as one string, since a hash of it takes twice as many commands a job:
+-- entry (where the job is in the stream; none: deferred), nonce and since (of its enqueueing),
+-- fields (of its entry to be, while it is deferred), next (what it enqueues when it ends), fenced
+-- (its result is a fence until it ends). Replaced whole by SET, which ends a TTL, too.
 
 local DONE_MS = 60000 -- how long an ended job is remembered, in case its enqueueing is sent again
 local LOOK_MS = 1000 -- the promoter looks at least so often, so later jobs need not wake it
+local pack = cmsgpack.pack
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- A record as a table; nil if there is none.
+local function read(record)
+  local data = redis.call('GET', record)
+  return data and cmsgpack.unpack(data) or nil
 end
 
 -- Why a command is refused, or nil if it was done.
@@ -19,9 +26,9 @@ local function refusal(...)
 end
 
 -- True if the record's place holds the job: only then is it believed.
-local function lives(stream, deferred, id, entry)
-  if entry then
-    return #redis.call('XRANGE', stream, entry, entry) > 0
+local function lives(stream, deferred, id, found)
+  if found.entry then
+    return #redis.call('XRANGE', stream, found.entry, found.entry) > 0
   end
   return redis.call('ZSCORE', deferred, id) ~= false
 end
@@ -33,33 +40,35 @@ local function wake(deferred, control, id, due, now)
   end
 end
 
--- Puts a job into the stream, or defers it; its record is replaced whole, since an HSET alone would
--- keep old fields and their TTL. Where the record is refused (ACL), the job is taken out again.
-local function put(stream, deferred, control, record, id, fields, due, now, nonce, since)
-  local entry, err
-  if due > now then
-    redis.call('ZADD', deferred, due, id)
-    redis.call('DEL', record)
-    err = refusal('HSET', record, ':nonce', nonce, ':since', since, 'e', since, unpack(fields))
-    if err then
-      redis.call('ZREM', deferred, id)
-      error(err, 0)
-    end
-    wake(deferred, control, id, due, now)
-    return 'deferred'
+-- Adds an entry, and notes it in the record. Where that is refused (ACL), it is taken out again.
+local function add(stream, record, id, fields, noted)
+  noted.entry = redis.call('XADD', stream, '*', 'i', id, unpack(fields))
+  local err = refusal('SET', record, pack(noted))
+  if err then
+    redis.call('XDEL', stream, noted.entry)
+    error(err, 0)
   end
-  if since < now then
+end
+
+-- Puts a job into the stream, or defers it.
+local function put(stream, deferred, control, record, id, fields, due, now, nonce, since)
+  local noted = { nonce = nonce, since = since }
+  if due > now or since < now then
     fields[#fields + 1] = 'e'
     fields[#fields + 1] = since
   end
-  entry = redis.call('XADD', stream, '*', 'i', id, unpack(fields))
-  redis.call('DEL', record)
-  err = refusal('HSET', record, ':entry', entry, ':nonce', nonce, ':since', since)
+  if due <= now then
+    add(stream, record, id, fields, noted)
+    return
+  end
+  noted.fields = fields
+  redis.call('ZADD', deferred, due, id)
+  local err = refusal('SET', record, pack(noted))
   if err then
-    redis.call('XDEL', stream, entry)
+    redis.call('ZREM', deferred, id)
     error(err, 0)
   end
-  return entry
+  wake(deferred, control, id, due, now)
 end
 
 -- Dead jobs are capped by count and age; what that drops is counted.
@@ -89,21 +98,24 @@ local function keep_result(result, keep, envelope)
   end
 end
 
--- What every end of a job with a record does: its result, then what it wants to be enqueued as next
--- (whose result will count), or else the memory of its end.
-local function end_record(stream, deferred, control, record, result, id, nonce, since, following,
-  now, keep, envelope)
-  if following then
-    local job = cmsgpack.unpack(following)
-    redis.call('DEL', result)
-    put(stream, deferred, control, record, id, job.fields, job.due, now, job.nonce, job.since)
+-- Enqueues what a run has left to be enqueued at its end. The result of that one counts.
+local function put_next(stream, deferred, control, record, result, id, job, now)
+  redis.call('DEL', result)
+  put(stream, deferred, control, record, id, job.fields, job.due, now, job.nonce, job.since)
+end
+
+-- What every bad end of a job with a record does: its result, then what it wants to be enqueued as
+-- next, or else the memory of its end.
+local function end_record(stream, deferred, control, record, result, id, found, now, keep, envelope)
+  if found.next then
+    put_next(stream, deferred, control, record, result, id, found.next, now)
     return
   end
   keep_result(result, keep, envelope)
-  local left = (tonumber(since) or 0) + DONE_MS - now
-  if left > 0 and nonce and nonce ~= '' then
-    -- Its entry goes with this end, so the record is not believed; only the nonce still counts.
-    redis.call('PEXPIRE', record, left)
+  local left = (found.since or 0) + DONE_MS - now
+  if left > 0 and (found.nonce or '') ~= '' then
+    local noted = { entry = found.entry, nonce = found.nonce, since = found.since }
+    redis.call('SET', record, pack(noted), 'PX', left)
   else
     redis.call('DEL', record)
   end

@@ -12,45 +12,19 @@ local count, bytes, keep = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local most, age = ARGV[7], tonumber(ARGV[8])
 local now = now_ms()
 
--- The fields of an entry that are known by name; a job with others has `:more`.
-local NAMES = { 'f', 'd', 'o', 'k', 'x', 't', 'e', 'u' }
-local KNOWN = { f = true, d = true, o = true, k = true, x = true, t = true, e = true, u = true }
-
--- A record's own fields, those of the entry to be, their names, and why it cannot be read.
-local function read(record)
-  local found = redis.pcall('HMGET', record, ':entry', ':nonce', ':since', ':more', unpack(NAMES))
-  local own, fields, names, n = {}, {}, NAMES, 0
-  if found.err then
-    return own, fields, names, found.err
-  end
-  own.entry, own.nonce, own.since = found[1], found[2], found[3]
-  for i = 1, #NAMES do
-    local value = found[4 + i]
-    if value then
-      fields[n + 1], fields[n + 2] = NAMES[i], value
-      own[NAMES[i]] = value
-      n = n + 2
+local function value_of(fields, name)
+  for i = 1, #fields, 2 do
+    if fields[i] == name then
+      return fields[i + 1]
     end
   end
-  bytes = bytes - #(own.d or '')
-  if found[4] then
-    names, n = { ':more', unpack(NAMES) }, #fields
-    local all = redis.call('HGETALL', record)
-    for i = 1, #all, 2 do
-      if string.byte(all[i]) ~= 58 and not KNOWN[all[i]] then
-        fields[n + 1], fields[n + 2] = all[i], all[i + 1]
-        names[#names + 1] = all[i]
-        n = n + 2
-      end
-    end
-  end
-  return own, fields, names
 end
 
 -- Ends a job that cannot run any more.
-local function refuse(id, record, own, fields, status, reason, kind, message)
+local function refuse(id, record, found, status, reason, kind, message)
+  local fields = found.fields or {}
+  local tries = value_of(fields, 't') or '0'
   local failure = cjson.encode({ type = kind, message = message, traceback = '' })
-  local tries = own.t or '0'
   local buried = { 'id', id, 'reason', reason, 'error', failure, 'tries', tries }
   for i = 1, #fields, 2 do
     if fields[i] ~= 't' then
@@ -60,32 +34,45 @@ local function refuse(id, record, own, fields, status, reason, kind, message)
   end
   to_dead(dead, meta, most, age, now, buried)
   local envelope = table.concat({ status, reason, now, now, tries }, ' ') .. '\n' .. failure
-  end_record(stream, deferred, control, record, results .. id, id, own.nonce,
-    own.since, nil, now, tonumber(own.k) or keep, envelope)
+  end_record(stream, deferred, control, record, results .. id, id, found, now,
+    tonumber(value_of(fields, 'k')) or keep, envelope)
+end
+
+-- A record, or an empty one and why it cannot be read.
+local function read_record(record)
+  local data = redis.pcall('GET', record)
+  if not data then
+    return {}, 'its record is missing'
+  elseif data.err then
+    return {}, data.err
+  end
+  bytes = bytes - #data
+  local done, found = pcall(cmsgpack.unpack, data)
+  if not done or type(found) ~= 'table' then
+    return {}, 'its record is damaged'
+  end
+  return found, not (found.fields or found.entry) and 'its record has no fields' or nil
 end
 
 local function promote(id)
   local record = records .. id
-  local own, fields, names, broken = read(record)
-  if own.entry and lives(stream, deferred, id, own.entry) then
+  local found, broken = read_record(record)
+  if found.entry and lives(stream, deferred, id, found) then
     return -- promoted before; only its place in the set is left
-  elseif #fields == 0 then
+  elseif not found.fields then
     -- A key of another type is somebody's: it is left alone.
-    refuse(id, broken and none or record, own, fields, 'failed', 'undecodable',
+    refuse(id, broken and none or record, found, 'failed', 'undecodable',
       'fastq.decoders.UndecodableError',
-      'The deferred job cannot be read: ' .. (broken or 'its record is missing'))
-  elseif own.x and (tonumber(own.x) or 0) <= now then
-    redis.call('HDEL', record, unpack(names))
-    refuse(id, record, own, fields, 'expired', 'expired', 'fastq.errors.JobExpired',
+      'The deferred job cannot be read: ' .. (broken or 'its entry is gone'))
+    return
+  end
+  local expires = value_of(found.fields, 'x')
+  if expires and (tonumber(expires) or 0) <= now then
+    refuse(id, record, found, 'expired', 'expired', 'fastq.errors.JobExpired',
       'It was due only after it had expired.')
   else
-    local entry = redis.call('XADD', stream, '*', 'i', id, unpack(fields))
-    local err = refusal('HSET', record, ':entry', entry)
-    if err then
-      redis.call('XDEL', stream, entry)
-      error(err, 0)
-    end
-    redis.call('HDEL', record, unpack(names))
+    local noted = { nonce = found.nonce, since = found.since, fenced = found.fenced }
+    add(stream, record, id, found.fields, noted)
   end
 end
 

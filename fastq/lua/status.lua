@@ -26,7 +26,8 @@ local function place(entry)
   return found[1] and 'queued' or nil
 end
 
-local entry = redis.call('HGET', record, ':entry')
+local data = redis.call('GET', record)
+local entry = data and cmsgpack.unpack(data).entry
 local where = entry and place(entry)
 if not where and redis.call('ZSCORE', deferred, id) then
   where = 'deferred'
