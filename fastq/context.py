@@ -98,4 +98,7 @@ class Context:
 
 def enqueued_ms(run: Run) -> int:
     """When a job was enqueued first, in ms of the server: what it carries, or its entry's id."""
-    return int(run.enqueued_field or run.entry.split(b"-")[0])
+    field = run.enqueued_field
+    if field is not None and field.isdigit() and len(field) < 16:
+        return int(field)
+    return int(run.entry.partition(b"-")[0])

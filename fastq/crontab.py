@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from fastq._core import ReplyError
 from fastq.clock import RedisClock, from_ms
 from fastq.connection import Connection
 from fastq.cron import CronEntry
@@ -46,10 +47,16 @@ class Crontab:
         if not self._entries:
             return _LONGEST_S
         lasts = await self._lasts(connection)
-        nexts = [
-            await self._fire_missed(connection, entry, last_ms)
-            for entry, last_ms in zip(self._entries, lasts, strict=True)
-        ]
+        nexts: list[int | None] = []
+        refused: ReplyError | None = None
+        for entry, last_ms in zip(self._entries, lasts, strict=True):
+            try:
+                nexts.append(await self._fire_missed(connection, entry, last_ms))
+            except ReplyError as error:
+                # A key of another type, say: that is no reason for the others to wait.
+                refused = error
+        if refused is not None:
+            raise refused
         soonest_ms = min((due_ms for due_ms in nexts if due_ms is not None), default=None)
         if soonest_ms is None:
             return _LONGEST_S
@@ -64,7 +71,7 @@ class Crontab:
         await asyncio.gather(
             *(connection.call("HSETNX", self._keys.cron, name, now_ms) for name in new)
         )
-        return [now_ms if last is None else int(last) for last in found]
+        return [int(last) if last and last.isdigit() else now_ms for last in found]
 
     async def _fire_missed(
         self, connection: Connection, entry: CronEntry, last_ms: int
@@ -80,7 +87,7 @@ class Crontab:
         for tick_ms in missed[len(late) :]:
             how = "unique" if entry.unique else "fire"
             if await self._fire(connection, entry, tick_ms, how) == _EARLY:
-                return tick_ms
+                return tick_ms  # the clock here was ahead; it has been told
         return entry.schedule.next_after(max(last_ms, now_ms))
 
     async def _fire(self, connection: Connection, entry: CronEntry, tick_ms: int, how: str) -> int:
@@ -89,10 +96,12 @@ class Crontab:
         per_job = (keys.stream, keys.deferred, keys.record(job_id), keys.result(job_id), keys.cron)
         fields: tuple[Part, ...] = ("f", entry.function, "d", entry.payload, *entry.fields)
         fired: int
-        fired, _ = await CRON.call(
+        fired, now_ms = await CRON.call(
             connection, per_job, (job_id, entry.name, tick_ms, how, self._channel, *fields)
         )
-        if fired == _FIRED:
+        if fired == _EARLY:
+            self._clock.told(now_ms)
+        elif fired == _FIRED:
             log.debug("Cron %s fired %s", entry.name, from_ms(tick_ms))
         elif fired == _SKIPPED and how == "unique":
             log.info("Cron %s: %s was skipped, its last run is there", entry.name, from_ms(tick_ms))

@@ -18,6 +18,7 @@ local function value_of(fields, name)
       return fields[i + 1]
     end
   end
+  return nil -- said, since tonumber() takes nil, but not nothing
 end
 
 -- Ends a job that cannot run any more.
