@@ -10,6 +10,8 @@ local control, group, runs, consumer = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 local found = read(record)
 if found and found.nonce == nonce then
   return 0
+elseif nonce == ONCE and redis.call('EXISTS', result) == 1 then
+  return 0 -- nobody else has this id: it has run and ended
 end
 local now = now_ms()
 local fields = { unpack(ARGV, 10) }
@@ -31,5 +33,7 @@ if found and lives(stream, deferred, id, found) then
   return 0
 end
 put(stream, deferred, control, record, id, fields, due, now, nonce, now)
-redis.call('DEL', result)
+if nonce ~= ONCE then
+  redis.call('DEL', result)
+end
 return 0

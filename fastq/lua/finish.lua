@@ -8,7 +8,7 @@ local stream, deferred, dead, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, control, records, results = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, age = ARGV[6], tonumber(ARGV[7])
 local call, unpack_map, now = redis.call, cmsgpack.unpack, now_ms()
-local entries, superseded = {}, 0
+local entries, ended_records, superseded = {}, {}, 0
 
 -- The first outcome stays: of a run that was lost and then ended by another, this finds the result
 -- there. A fence has to give way to the first, so there it is the pending entry that tells.
@@ -24,45 +24,46 @@ local function store(entry, result, found, keep, envelope)
   end
 end
 
--- An entry that its record does not name: its owner gives it up, anyone else has nothing to say.
-local function mismatch(entry, id, record, found)
-  if found and lives(stream, deferred, id, found) then
-    call('PERSIST', record)
-  end
-  if #call('XPENDING', stream, group, entry, entry, 1, consumer) > 0 then
-    supersede(stream, group, dead, meta, most, age, now, entry, id)
-    superseded = superseded + 1
-  end
-end
-
-local function finish(entry, id, keep, envelope)
+local function finish(entry, id, keep, envelope, data)
   local record, result = records .. id, results .. id
-  -- Read and remembered for a while, in one command. Its entry goes now, so it is not believed, but
-  -- its nonce still counts.
-  local data = call('GETEX', record, 'PX', DONE_MS)
   local found = data and unpack_map(data)
   if not found or found.entry ~= entry then
-    mismatch(entry, id, record, found)
+    -- Its owner gives it up; anyone else has nothing to say.
+    if #call('XPENDING', stream, group, entry, entry, 1, consumer) > 0 then
+      supersede(stream, group, dead, meta, most, age, now, entry, id)
+      superseded = superseded + 1
+    end
     return
   elseif found.next then
     put_next(stream, deferred, control, record, result, id, found.next, now)
   else
-    store(entry, result, found, tonumber(keep), envelope)
-    if found.nonce == '' or found.since + DONE_MS < now then
-      call('DEL', record)
+    store(entry, result, found, keep, envelope)
+    -- Its entry goes now, so the record is not believed, but its nonce may still count.
+    if is_remembered(found, keep, now) then
+      call('PEXPIRE', record, DONE_MS)
+    else
+      ended_records[#ended_records + 1] = record
     end
   end
   entries[#entries + 1] = entry
 end
 
 local function finish_all()
+  local keys = {}
+  for i = 9, #ARGV, 4 do
+    keys[#keys + 1] = records .. ARGV[i]
+  end
+  local found = call('MGET', unpack(keys))
   for i = 8, #ARGV, 4 do
-    finish(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+    finish(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], found[(i - 4) / 4])
   end
 end
 
 call('XACK', stream, group, '0-0')
 local done, failed = pcall(finish_all)
+if #ended_records > 0 then
+  call('DEL', unpack(ended_records))
+end
 local ended = superseded
 if #entries > 0 then
   ended = ended + call('XACK', stream, group, unpack(entries))

@@ -6,6 +6,7 @@
 
 local DONE_MS = 60000 -- how long an ended job is remembered, in case its enqueueing is sent again
 local LOOK_MS = 1000 -- the promoter looks at least so often, so later jobs need not wake it
+local ONCE = '1' -- the nonce of an id that was made for one enqueueing
 local pack = cmsgpack.pack
 
 local function now_ms()
@@ -88,6 +89,15 @@ local function to_dead(dead, meta, most, age, now, fields)
   trim(dead, meta, most, age, now)
 end
 
+-- True if an end has to be remembered by the record: otherwise it is too long ago for its enqueueing
+-- to be sent again, or the result tells of it.
+local function is_remembered(found, keep, now)
+  if (found.nonce or '') == '' or (found.since or 0) + DONE_MS < now then
+    return false
+  end
+  return found.nonce ~= ONCE or (keep >= 0 and keep < DONE_MS)
+end
+
 local function keep_result(result, keep, envelope)
   if keep > 0 then
     redis.call('SET', result, envelope, 'PX', keep)
@@ -112,10 +122,9 @@ local function end_record(stream, deferred, control, record, result, id, found, 
     return
   end
   keep_result(result, keep, envelope)
-  local left = (found.since or 0) + DONE_MS - now
-  if left > 0 and (found.nonce or '') ~= '' then
+  if is_remembered(found, keep, now) then
     local noted = { entry = found.entry, nonce = found.nonce, since = found.since }
-    redis.call('SET', record, pack(noted), 'PX', left)
+    redis.call('SET', record, pack(noted), 'PX', DONE_MS)
   else
     redis.call('DEL', record)
   end

@@ -11,6 +11,7 @@ local control, records, results = ARGV[1], ARGV[2], ARGV[3]
 local count, bytes, keep = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local most, age = ARGV[7], tonumber(ARGV[8])
 local now = now_ms()
+local CHUNK = 10
 
 local function value_of(fields, name)
   for i = 1, #fields, 2 do
@@ -40,11 +41,12 @@ local function refuse(id, record, found, status, reason, kind, message)
 end
 
 -- A record, or an empty one and why it cannot be read.
-local function read_record(record)
-  local data = redis.pcall('GET', record)
+local function unpack_record(record, data)
+  -- MGET passes over keys of another type, which GET names.
+  data = data or redis.pcall('GET', record)
   if not data then
     return {}, 'its record is missing'
-  elseif data.err then
+  elseif type(data) == 'table' then
     return {}, data.err
   end
   bytes = bytes - #data
@@ -52,51 +54,80 @@ local function read_record(record)
   if not done or type(found) ~= 'table' then
     return {}, 'its record is damaged'
   end
-  return found, not (found.fields or found.entry) and 'its record has no fields' or nil
+  return found
 end
 
-local function promote(id)
+local added, notes = {}, {}
+
+-- True if the job was added to the stream.
+local function promote(id, data)
   local record = records .. id
-  local found, broken = read_record(record)
+  local found, broken = unpack_record(record, data)
   if found.entry and lives(stream, deferred, id, found) then
-    return -- promoted before; only its place in the set is left
+    return false -- promoted before; only its place in the set is left
   elseif not found.fields then
     -- A key of another type is somebody's: it is left alone.
     refuse(id, broken and none or record, found, 'failed', 'undecodable',
       'fastq.decoders.UndecodableError',
       'The deferred job cannot be read: ' .. (broken or 'its entry is gone'))
-    return
+    return false
   end
   local expires = value_of(found.fields, 'x')
   if expires and (tonumber(expires) or 0) <= now then
     refuse(id, record, found, 'expired', 'expired', 'fastq.errors.JobExpired',
       'It was due only after it had expired.')
+    return false
   else
-    local noted = { nonce = found.nonce, since = found.since, fenced = found.fenced }
-    add(stream, record, id, found.fields, noted)
+    local entry = redis.call('XADD', stream, '*', 'i', id, unpack(found.fields))
+    added[#added + 1] = entry
+    notes[#notes + 1] = record
+    notes[#notes + 1] = pack({ entry = entry, nonce = found.nonce, since = found.since,
+      fenced = found.fenced })
+    return true
   end
 end
 
 local due = redis.call('ZRANGEBYSCORE', deferred, '-inf', now, 'LIMIT', 0, count)
-local moved, failed = {}, nil
+local moved, gone = 0, {}
+
+-- In chunks: a few records are read with one command, but never very many bytes.
+local function promote_all()
+  for first = 1, #due, CHUNK do
+    local keys = {}
+    for i = first, math.min(first + CHUNK - 1, #due) do
+      keys[#keys + 1] = records .. due[i]
+    end
+    local found = redis.call('MGET', unpack(keys))
+    for i = 1, #keys do
+      local id = due[moved + 1]
+      if not promote(id, found[i]) then
+        gone[#gone + 1] = id
+      end
+      moved = moved + 1
+    end
+    if bytes <= 0 then
+      return
+    end
+  end
+end
+
 -- A write that frees memory makes those after it legal when the server is full.
 redis.call('DEL', none)
-for _, id in ipairs(due) do
-  local done, why = pcall(promote, id)
-  if not done then
-    failed = why
-    break
+local done, failed = pcall(promote_all)
+local err = #notes > 0 and refusal('MSET', unpack(notes))
+if err then
+  -- Without their records they would be promoted again and again.
+  redis.call('XDEL', stream, unpack(added))
+  if #gone > 0 then
+    redis.call('ZREM', deferred, unpack(gone))
   end
-  moved[#moved + 1] = id
-  if bytes <= 0 then
-    break
-  end
+  return redis.error_reply(err)
 end
-if #moved > 0 then
-  redis.call('ZREM', deferred, unpack(moved))
+if moved > 0 then
+  redis.call('ZREM', deferred, unpack(due, 1, moved))
 end
-if failed then
+if not done then
   return type(failed) == 'table' and failed or redis.error_reply(failed)
 end
 local head = redis.call('ZRANGE', deferred, 0, 0, 'WITHSCORES')
-return { #moved, head[2] and math.ceil(tonumber(head[2])) or -1, now }
+return { moved, head[2] and math.ceil(tonumber(head[2])) or -1, now }
