@@ -32,16 +32,26 @@ def configure(run: Run, now_ms: int) -> None:
 
     `JobExpired` if it is too late to start it; `now_ms` is the server's time.
     """
+    keep_as_asked(run)
+    timeout_s = options_of(run).timeout
+    if timeout_s is not msgspec.UNSET:
+        run.limit_s = INFINITE if timeout_s is None else timeout_s
+    if is_expired(run, now_ms):
+        raise expired()
+
+
+def keep_as_asked(run: Run) -> None:
+    """How long its result is kept, if the entry says so."""
     if run.keep_field is not None:
         kept_ms = int(run.keep_field)
         if kept_ms > _MOST_MS:
             raise ValueError(f"field k is {kept_ms} ms: the server cannot keep a result so long")
         run.keep = keep_of(None if kept_ms < 0 else kept_ms)
-    timeout_s = options_of(run).timeout
-    if timeout_s is not msgspec.UNSET:
-        run.limit_s = INFINITE if timeout_s is None else timeout_s
-    if is_expired(run, now_ms):
-        raise JobExpired("It had expired before a worker was free to start it.")
+
+
+def expired() -> JobExpired:
+    """What a job ends with that may not be started any more."""
+    return JobExpired("It had expired before a worker was free to start it.")
 
 
 def is_expired(run: Run, now_ms: int) -> bool:

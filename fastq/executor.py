@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -23,7 +24,17 @@ from fastq.context import Context, JobScope, Running, enter
 from fastq.decoders import ArgumentsError, UndecodableError, arguments_decoder
 from fastq.durations import Unset
 from fastq.endings import Endings, Settles
-from fastq.entries import INFINITE, configure, keep_of, ms_of, too_long, unknown_function
+from fastq.entries import (
+    INFINITE,
+    configure,
+    expired,
+    is_expired,
+    keep_as_asked,
+    keep_of,
+    ms_of,
+    too_long,
+    unknown_function,
+)
 from fastq.errors import JobExpired
 from fastq.functions import FunctionInfo
 from fastq.outcome import Ending, Outcome
@@ -37,6 +48,7 @@ _SWEEP_S = 0.1
 _GRACE_S = 1.0
 _HOOK_LIMIT_S = 30.0
 _NULL = b"null"
+_REFUSALS = {JobExpired: Ending.EXPIRED, ArgumentsError: Ending.UNFIT_ARGUMENTS}
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -196,29 +208,28 @@ class Executor:
     def _refuse(self, run: Run, error: Exception) -> None:
         """A job that cannot even start."""
         if isinstance(error, UnknownFunction):
-            self._refuse_unknown(run)
-        elif isinstance(error, JobExpired):
-            self.endings.end(run, Ending.EXPIRED, error)
-        elif isinstance(error, ArgumentsError):
-            self.endings.end(run, Ending.UNFIT_ARGUMENTS, error)
+            # Whoever waits for it is told, for as long as this worker keeps results.
+            run.keep = self._keep
+            error = LookupError(unknown_function(run))
+            ending = Ending.UNKNOWN_FUNCTION
+            if self._is_expired(run):
+                ending, error = Ending.EXPIRED, expired()
         elif run.payload is None:
-            missing = UndecodableError("the entry has no payload: its field d is missing")
-            self.endings.end(run, Ending.UNDECODABLE, missing)
+            error = UndecodableError("the entry has no payload: its field d is missing")
+            ending = Ending.UNDECODABLE
         else:
-            self.endings.end(run, Ending.UNDECODABLE, error)
+            ending = _REFUSALS.get(type(error), Ending.UNDECODABLE)
+        # The error may have come before this was looked at, or may be about this.
+        with contextlib.suppress(ValueError):
+            keep_as_asked(run)
+        self.endings.end(run, ending, error)
         self.running.remove(run)
 
-    def _refuse_unknown(self, run: Run) -> None:
-        # Whoever waits for it is told, for as long as this worker keeps results.
-        run.keep = self._keep
+    def _is_expired(self, run: Run) -> bool:
         try:
-            configure(run, self._clock.now_ms())
-        except JobExpired as expired:
-            self.endings.end(run, Ending.EXPIRED, expired)
-            return
-        except Exception as error:
-            log.debug("%s carries options that cannot be read: %s", run.id.decode(), error)
-        self.endings.end(run, Ending.UNKNOWN_FUNCTION, LookupError(unknown_function(run)))
+            return is_expired(run, self._clock.now_ms())
+        except ValueError:
+            return False
 
     def _raised(self, run: Run, error: BaseException) -> None:
         if run.state != RUNNING:

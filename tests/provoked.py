@@ -103,7 +103,7 @@ def named(job_id: str) -> Provoke:
 
 
 async def foreign_record(lab: Lab) -> None:
-    lab.redis.set("{fastq:default}:job:mine", "something else")
+    lab.redis.lpush("{fastq:default}:job:mine", "something else")
     await lab.client.options(job_id="mine").enqueue(add, 1, 2)
 
 

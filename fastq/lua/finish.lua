@@ -7,7 +7,7 @@
 local stream, deferred, dead, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, control, records, results = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, age = ARGV[6], tonumber(ARGV[7])
-local call, unpack_map, now = redis.call, cmsgpack.unpack, now_ms()
+local call, now = redis.call, now_ms()
 local entries, ended_records, superseded = {}, {}, 0
 
 -- The first outcome stays: of a run that was lost and then ended by another, this finds the result
@@ -26,7 +26,7 @@ end
 
 local function finish(entry, id, keep, envelope, data)
   local record, result = records .. id, results .. id
-  local found = data and unpack_map(data)
+  local found = data and unpacked(record, data)
   if not found or found.entry ~= entry then
     -- Its owner gives it up; anyone else has nothing to say.
     if #call('XPENDING', stream, group, entry, entry, 1, consumer) > 0 then

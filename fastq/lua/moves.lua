@@ -14,10 +14,19 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- A packed record as a table.
+local function unpacked(record, data)
+  local done, found = pcall(cmsgpack.unpack, data)
+  if not done or type(found) ~= 'table' then
+    error('WRONGTYPE The key ' .. record .. ' holds no record of fastq', 0)
+  end
+  return found
+end
+
 -- A record as a table; nil if there is none.
 local function read(record)
   local data = redis.call('GET', record)
-  return data and cmsgpack.unpack(data) or nil
+  return data and unpacked(record, data) or nil
 end
 
 -- Why a command is refused, or nil if it was done.
