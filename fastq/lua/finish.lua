@@ -8,7 +8,7 @@ local stream, deferred, dead, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, control, records, results = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, age = ARGV[6], tonumber(ARGV[7])
 local call, now = redis.call, now_ms()
-local entries, ended_records, superseded = {}, {}, 0
+local entries, ended_records, superseded, failed = {}, {}, 0, nil
 
 -- The first outcome stays: of a run that was lost and then ended by another, this finds the result
 -- there. A fence has to give way to the first, so there it is the pending entry that tells.
@@ -55,12 +55,14 @@ local function finish_all()
   end
   local found = call('MGET', unpack(keys))
   for i = 8, #ARGV, 4 do
-    finish(ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3], found[(i - 4) / 4])
+    local done, why = pcall(finish, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3],
+      found[(i - 4) / 4])
+    failed = done and failed or why -- the others are not to wait for it
   end
 end
 
 call('XACK', stream, group, '0-0')
-local done, failed = pcall(finish_all)
+finish_all()
 if #ended_records > 0 then
   call('DEL', unpack(ended_records))
 end
@@ -69,7 +71,7 @@ if #entries > 0 then
   ended = ended + call('XACK', stream, group, unpack(entries))
   call('XDEL', stream, unpack(entries))
 end
-if not done then
+if failed then
   return type(failed) == 'table' and failed or redis.error_reply(failed)
 end
 return ended

@@ -51,7 +51,7 @@ local function unpack_record(record, data)
   end
   bytes = bytes - #data
   local done, found = pcall(cmsgpack.unpack, data)
-  if not done or type(found) ~= 'table' then
+  if not done or type(found) ~= 'table' or #(found.fields or {}) % 2 ~= 0 then
     return {}, 'its record is damaged'
   end
   return found
@@ -88,22 +88,29 @@ local function promote(id, data)
 end
 
 local due = redis.call('ZRANGEBYSCORE', deferred, '-inf', now, 'LIMIT', 0, count)
-local moved, gone = 0, {}
+local moved, gone, failed = {}, {}, nil
+
+local function promote_one(id, data)
+  local done, what = pcall(promote, id, data)
+  if not done then
+    failed = what -- it stays where it was, and the others are not to wait for it
+  elseif what then
+    moved[#moved + 1] = id
+  else
+    gone[#gone + 1] = id
+  end
+end
 
 -- In chunks: a few records are read with one command, but never very many bytes.
 local function promote_all()
   for first = 1, #due, CHUNK do
-    local keys = {}
-    for i = first, math.min(first + CHUNK - 1, #due) do
+    local keys, last = {}, math.min(first + CHUNK - 1, #due)
+    for i = first, last do
       keys[#keys + 1] = records .. due[i]
     end
     local found = redis.call('MGET', unpack(keys))
-    for i = 1, #keys do
-      local id = due[moved + 1]
-      if not promote(id, found[i]) then
-        gone[#gone + 1] = id
-      end
-      moved = moved + 1
+    for i = first, last do
+      promote_one(due[i], found[i - first + 1])
     end
     if bytes <= 0 then
       return
@@ -113,21 +120,20 @@ end
 
 -- A write that frees memory makes those after it legal when the server is full.
 redis.call('DEL', none)
-local done, failed = pcall(promote_all)
+promote_all()
 local err = #notes > 0 and refusal('MSET', unpack(notes))
 if err then
   -- Without their records they would be promoted again and again.
   redis.call('XDEL', stream, unpack(added))
-  if #gone > 0 then
-    redis.call('ZREM', deferred, unpack(gone))
+  moved, failed = {}, err
+end
+for _, ids in ipairs({ moved, gone }) do
+  if #ids > 0 then
+    redis.call('ZREM', deferred, unpack(ids))
   end
-  return redis.error_reply(err)
 end
-if moved > 0 then
-  redis.call('ZREM', deferred, unpack(due, 1, moved))
-end
-if not done then
+if failed then
   return type(failed) == 'table' and failed or redis.error_reply(failed)
 end
 local head = redis.call('ZRANGE', deferred, 0, 0, 'WITHSCORES')
-return { moved, head[2] and math.ceil(tonumber(head[2])) or -1, now }
+return { #moved + #gone, head[2] and math.ceil(tonumber(head[2])) or -1, now }
