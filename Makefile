@@ -26,13 +26,14 @@ MISSING = $(shell lacks=$$("$(PYTHON)" -c '$(PROBE)' 2>/dev/null) || \
 WHEEL_RUN = "$(PYTHON)" tests/wheel_run.py
 PIP = .venv/bin/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: help check-tools demo test lint types bench sanitize dev
+.PHONY: help check-tools demo test lint types bench soak sanitize dev
 help:
 	@echo 'make demo      install into .venv, then run 20,000 jobs on a server of its own'
 	@echo 'make test      all checks and tests, on the built wheel; ARGS="-k word" goes to pytest'
 	@echo 'make lint      ruff, cython-lint'
 	@echo 'make types     mypy, stubtest, pyright'
 	@echo 'make bench     benchmarks'
+	@echo 'make soak      long runs: kills, random histories, a million deferred jobs'
 	@echo 'make sanitize  core tests with ASan and UBSan'
 	@echo 'make dev       editable install with all tools into .venv'
 	@echo 'PYTHON=...     chooses the interpreter; now $(PYTHON)'
@@ -48,7 +49,7 @@ demo: check-tools
 test: check-tools
 	$(WHEEL_RUN) -- $(ARGS)
 
-lint types bench sanitize: check-tools
+lint types bench soak sanitize: check-tools
 	$(WHEEL_RUN) --only $@ -- $(ARGS)
 
 dev: check-tools

@@ -37,6 +37,9 @@ _CODE = re.compile(
                        "EXECABORT", "BUSYGROUP", "WRONGPASS", "MISCONF")) + r")\b"
 )  # fmt: skip
 
+# What servers from 7.0 on add to an error of a script: its hash, or nothing, and a line in it.
+_IN_SCRIPT = re.compile(r" script: (?:\w+, )?on @")
+
 
 def code_of(error: BaseException) -> str:
     """The code of an error reply, e.g. `OOM`; `ERR` where there is none that matters.
@@ -51,7 +54,7 @@ def text_of(error: BaseException) -> str:
     """An error reply without what servers add to those of scripts: its hash, and a line in it."""
     text = str(error)
     found = _CODE.search(text)
-    return text[found.start() if found else 0 :].split(" script: ")[0]
+    return _IN_SCRIPT.split(text[found.start() if found else 0 :])[0]
 
 
 def is_passing(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ In a new temporary folder: a copy of the checkout, a virtual environment, the sd
 the sdist. A flat `fastq/` beside the tests would shadow the installed one, so they run elsewhere.
 Stages, in order: lint, types, tests, debug (core tests with bounds checked and live objects
 counted), py313 (types and part of the tests on a newer Python, with the oldest redis-py). Only on
-demand: bench, sanitize.
+demand: bench, sanitize, soak (the tests that gain by being long, at length).
 """
 
 import argparse
@@ -32,6 +32,7 @@ NEWER_TESTS = "core or typing_checks or faults"
 PARALLEL = ("-n", "2", "--dist", "loadfile", "--benchmark-disable")
 OLDEST_REDIS_PY = "redis==5.0.*"
 NO_TESTS = 5
+SOAKED = ("tests/test_killed_leader.py", "tests/test_one_place.py")
 
 Word = str | Path
 Variables = dict[str, str]
@@ -203,6 +204,15 @@ def bench(place: Workplace) -> None:
     place.pytest(place.env, "benches")
 
 
+def soak(place: Workplace) -> None:
+    at_length = {"FASTQ_KILLS": "20", "FASTQ_KILL_JOBS": "5000", "FASTQ_HISTORIES": "5000"}
+    place.pytest(place.env, "-s", *SOAKED, more=at_length)
+    for words in (("lateness",), ("crowd", "--jobs", "1000000"), ("idle",)):
+        say(f"deferred.py {' '.join(words)}")
+        command = (place.env.python, "benches/deferred.py", *words)
+        run(*command, what=f"deferred.py {words[0]}", cwd=place.outside)
+
+
 def debug(place: Workplace) -> None:
     variant(place, {"FASTQ_DEBUG": "1"}, {})
 
@@ -286,6 +296,7 @@ STAGES: dict[str, Callable[[Workplace], None]] = {
     "debug": debug,
     "py313": py313,
     "bench": bench,
+    "soak": soak,
     "sanitize": sanitize,
 }
 DEFAULT = ["lint", "types", "tests", "debug", "py313"]
