@@ -106,11 +106,14 @@ def backoff_of(value: Any) -> Backoff:
     """`backoff`, or `ConfigError`; whether it can be called is found out now."""
     try:
         inspect.signature(value).bind(1)
+        fits = not inspect.iscoroutinefunction(value)
     except (TypeError, ValueError):
+        fits = False
+    if not fits:
         raise ConfigError(
             "backoff must be a function that takes the number of runs so far and returns seconds, "
             f"or exponential(…), not {value!r}."
-        ) from None
+        )
     found: Backoff = value
     return found
 

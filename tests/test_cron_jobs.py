@@ -75,13 +75,12 @@ async def test_each_tick_comes_once_for_three_workers(server: Server) -> None:
     assert all(entry_ms >= tick for (_, entry_ms, _), tick in zip(seen.runs, ticks, strict=True))
 
 
-@pytest.mark.servers
-async def test_a_tick_is_skipped_while_the_last_run_is_there(server: Server) -> None:
+async def test_a_tick_is_skipped_while_the_last_run_is_there(valkey: Server) -> None:
     seen = Seen(pause_s=2.5)
-    async with fleet(server, 1, cron(EVERY_SECOND, seen.job(), name="slow")):
+    async with fleet(valkey, 1, cron(EVERY_SECOND, seen.job(), name="slow")):
         await eventually(lambda: seen.runs, 20)
-        first = last_tick(server, "slow")
-        await eventually(lambda: last_tick(server, "slow") >= first + 2000, 20)
+        first = last_tick(valkey, "slow")
+        await eventually(lambda: last_tick(valkey, "slow") >= first + 2000, 20)
         assert len(seen.runs) == 1  # those ticks are over, and have not fired
         await eventually(lambda: len(seen.runs) == 2, 20)
     assert [job_id for job_id, _, _ in seen.runs] == ["cron:slow"] * 2

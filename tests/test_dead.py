@@ -115,7 +115,7 @@ async def test_a_job_that_expires_while_it_is_deferred_is_kept_too(server: Serve
         for job in [await producer.enqueue(late, "ä"),
                     await client.options(job_id="own", defer_by=AN_HOUR_S, keep_result=50,
                                          max_tries=4).enqueue(late, "ä")]:  # fmt: skip
-            queue.redis.hset(f"{queue.base}:job:{job.id}", "x", 1)
+            queue.change(job.id, "x", "1")
             queue.make_due(job.id)
             dead = check(queue, job, await failure(job), "expired")
             assert (dead["f"], dead["d"], dead["o"], dead["x"], dead["k"]) == (
@@ -166,7 +166,7 @@ async def test_a_run_that_another_has_superseded_is_kept_and_changes_nothing(
         job = await client.options(job_id="mine", max_tries=7, keep_result=50).enqueue(run, "ä")
         await eventually(lambda: runs)
         # Somebody has deleted its record, and it was enqueued anew: that one counts.
-        queue.redis.hset(f"{queue.base}:job:mine", ":entry", "1-1")
+        queue.change("mine", ":entry", "1-1")
         go.set()
         (dead,) = await eventually(queue.dead)
         assert (dead["id"], dead["reason"], dead["error"]) == (b"mine", b"superseded", b"")
@@ -202,7 +202,7 @@ async def test_the_oldest_are_dropped_and_counted_exactly(server: Server) -> Non
             assert dropped(queue) == max(0, len(ids) - 10)
         # By the promoter, too.
         job = await client.options(defer_by=AN_HOUR_S).enqueue(late, "")
-        queue.redis.hset(f"{queue.base}:job:{job.id}", "x", 1)
+        queue.change(job.id, "x", "1")
         queue.make_due(job.id)
         await failure(job)
     assert [dead["id"].decode() for dead in queue.dead()] == [*ids[-9:], job.id]

@@ -18,12 +18,13 @@ if not plain and (not found or found.entry ~= entry) then
   supersede(stream, group, dead, meta, most, age, now, entry, id)
   return 1
 end
-to_dead(dead, meta, most, age, now, { unpack(ARGV, 10) })
-if plain then
-  keep_result(result, keep, envelope)
-else
-  end_record(stream, deferred, control, record, result, id, found, now, keep, envelope)
-end
+to_dead(dead, meta, most, age, now, { unpack(ARGV, 10) }, function()
+  if plain then
+    keep_result(result, keep, envelope)
+  else
+    end_record(stream, deferred, control, record, result, id, found, now, keep, envelope)
+  end
+end)
 redis.call('XACK', stream, group, entry)
 redis.call('XDEL', stream, entry)
 return 1

@@ -93,8 +93,15 @@ local function trim(dead, meta, most, age, now)
   return dropped
 end
 
-local function to_dead(dead, meta, most, age, now, fields)
-  redis.call('XADD', dead, '*', unpack(fields))
+-- Buries a job; `note` stores its end. Where that is refused (ACL), it is not dead: its end will be
+-- said again, and would bury it once more. Its entry is removed after this: that must not be undone.
+local function to_dead(dead, meta, most, age, now, fields, note)
+  local buried = redis.call('XADD', dead, '*', unpack(fields))
+  local done, why = pcall(note)
+  if not done then
+    redis.call('XDEL', dead, buried)
+    error(why, 0)
+  end
   trim(dead, meta, most, age, now)
 end
 
@@ -149,7 +156,7 @@ local function supersede(stream, group, dead, meta, most, age, now, entry, id)
       fields[#fields + 1] = found[2][i + 1]
     end
   end
-  to_dead(dead, meta, most, age, now, fields)
+  to_dead(dead, meta, most, age, now, fields, function() end)
   redis.call('XACK', stream, group, entry)
   redis.call('XDEL', stream, entry)
 end

@@ -34,10 +34,11 @@ local function refuse(id, record, found, status, reason, kind, message)
       buried[#buried + 1] = fields[i + 1]
     end
   end
-  to_dead(dead, meta, most, age, now, buried)
   local envelope = table.concat({ status, reason, now, now, tries }, ' ') .. '\n' .. failure
-  end_record(stream, deferred, control, record, results .. id, id, found, now,
-    tonumber(value_of(fields, 'k')) or keep, envelope)
+  to_dead(dead, meta, most, age, now, buried, function()
+    end_record(stream, deferred, control, record, results .. id, id, found, now,
+      tonumber(value_of(fields, 'k')) or keep, envelope)
+  end)
 end
 
 -- A record, or an empty one and why it cannot be read.

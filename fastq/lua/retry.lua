@@ -22,24 +22,31 @@ end
 local noted = found or { nonce = '', since = since, fenced = true }
 local fields = { unpack(ARGV, 10) }
 noted.entry, noted.next = nil, nil -- the next run will say again what comes after it
-if plain then
-  -- A zombie's SET NX must fail from now on; the last run's outcome overwrites this.
-  redis.call('SET', result, '~')
+
+-- A zombie's SET NX must fail from now on; the last run's outcome overwrites the fence. Without it,
+-- or without the record, the next run must not be there either.
+local function fence(undo)
+  local err = plain and refusal('SET', result, '~')
+  if err then
+    undo()
+    redis.call('DEL', record)
+    error(err, 0)
+  end
 end
+
 if delay > 0 then
   noted.fields = fields
-  -- In this order a refusal (ACL) half-way leaves either a record that names an entry which is
-  -- there, or none that is believed.
-  if plain then
-    redis.call('SET', record, pack(noted))
-    redis.call('ZADD', deferred, now + delay, id)
-  else
-    redis.call('ZADD', deferred, now + delay, id)
-    redis.call('SET', record, pack(noted))
+  redis.call('ZADD', deferred, now + delay, id)
+  local err = refusal('SET', record, pack(noted))
+  if err then
+    redis.call('ZREM', deferred, id)
+    error(err, 0)
   end
+  fence(function() redis.call('ZREM', deferred, id) end)
   wake(deferred, control, id, now + delay, now)
 else
   add(stream, record, id, fields, noted)
+  fence(function() redis.call('XDEL', stream, noted.entry) end)
 end
 redis.call('XACK', stream, group, entry)
 redis.call('XDEL', stream, entry)
