@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fastq._core import ConnectionLost, ReplyError
 from fastq.clock import RedisClock
 from fastq.complaints import Complaints
-from fastq.connection import Connection
+from fastq.connection import Connection, named
 from fastq.keys import QueueKeys
 from fastq.scripts import TICK, Part
 
@@ -86,7 +86,10 @@ class Heart:
         """One beat."""
         fields = [part for pair in self._facts().items() for part in pair]
         times = (_OUTLIVES_S, int(2000 * BEAT_S), int(1000 * LEAD_S))
-        reply = await TICK.call(connection, self._keys, (self._consumer, *times, *fields))
+        try:
+            reply = await TICK.call(connection, self._keys, (self._consumer, *times, *fields))
+        except ReplyError as error:
+            raise named(error, self._keys) from error
         self._clock.told(int(reply[0]) * 1000 + int(reply[1]) / 1000)
         beat = Beat(bool(reply[2]), reply[3], reply[4])
         self._told(beat)

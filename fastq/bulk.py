@@ -128,7 +128,9 @@ class Bulk:
             refused = self._take(batch, replies)
             if refused is not None:
                 index, reply = refused
-                await self._fail(batch.first + index, self._client._refused(reply))
+                recorded = index in batch.recorded
+                why = self._client._refused(reply, recorded=recorded)
+                await self._fail(batch.first + index, why)
             elif lost is not None:
                 await self._fail(batch.first + len(replies), lost)
 

@@ -7,7 +7,7 @@ import contextlib
 import random
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from fastq._core import CallbackWaiter, ConnectionLost, FutureWaiter, ReplyError, Waiter, Wire, pack
@@ -38,6 +38,8 @@ _CODE = re.compile(
 )  # fmt: skip
 
 # What servers from 7.0 on add to an error of a script: its hash, or nothing, and a line in it.
+# Where a script is refused a command, they give no code: from 7.0 on, and before.
+_NOPERM_IN_SCRIPT = re.compile("ACL failure in script|can't run this command")
 _IN_SCRIPT = re.compile(r" script: (?:\w+, )?on @")
 
 
@@ -46,15 +48,27 @@ def code_of(error: BaseException) -> str:
 
     Redis 6.2 wraps errors inside scripts, so the code is looked for anywhere in the text.
     """
-    found = _CODE.search(str(error))
-    return found.group(1) if found else "ERR"
+    text = str(error)
+    found = _CODE.search(text)
+    if found is None:
+        return "NOPERM" if _NOPERM_IN_SCRIPT.search(text) else "ERR"
+    return found.group(1)
 
 
 def text_of(error: BaseException) -> str:
     """An error reply without what servers add to those of scripts: its hash, and a line in it."""
     text = str(error)
     found = _CODE.search(text)
-    return _IN_SCRIPT.split(text[found.start() if found else 0 :])[0]
+    # What a script raises again has its code twice.
+    return _IN_SCRIPT.split(text[found.start() if found else 0 :])[0].replace("ERR ERR ", "ERR ")
+
+
+def named(error: ReplyError, keys: Iterable[bytes]) -> ReplyError:
+    """The error, with the keys that it may be about where that is what has to be known."""
+    if code_of(error) != "WRONGTYPE":
+        return error
+    names = ", ".join(key.decode() for key in keys)
+    return ReplyError(f"{text_of(error)}. One of {names} is of another type: something made it.")
 
 
 def is_passing(error: BaseException) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastq._core import ReplyError
-from fastq.connection import Connection, code_of, text_of
+from fastq.connection import Connection, named
 from fastq.keys import QueueKeys
 from fastq.scripts import PROMOTE, Part, cap_of
 
@@ -41,14 +39,5 @@ class Promoter:
         try:
             moved, due_ms, now_ms = await PROMOTE.call(connection, self._keys, self._args)
         except ReplyError as error:
-            if code_of(error) == "WRONGTYPE":
-                raise _explained(error, self._keys) from error
-            raise
+            raise named(error, self._keys) from error
         return moved, due_ms, now_ms
-
-
-def _explained(error: ReplyError, keys: tuple[Any, ...]) -> ReplyError:
-    names = ", ".join(key.decode() for key in keys[:4])
-    return ReplyError(
-        f"{text_of(error)} One of {names} is of another type: something else made it."
-    )

@@ -112,15 +112,16 @@ local function promote_all()
     local found = redis.call('MGET', unpack(keys))
     for i = first, last do
       promote_one(due[i], found[i - first + 1])
-    end
-    if bytes <= 0 then
-      return
+      if bytes <= 0 then
+        return
+      end
     end
   end
 end
 
--- A write that frees memory makes those after it legal when the server is full.
-redis.call('DEL', none)
+-- A write that frees memory makes those after it legal when the server is full; and what may not be
+-- removed here must not be moved first.
+redis.call('ZREM', deferred, '')
 promote_all()
 local err = #notes > 0 and refusal('MSET', unpack(notes))
 if err then
