@@ -143,7 +143,10 @@ class Bulk:
             if recorded is None:
                 return _lost(error)
             try:
-                replies.append(await self._client._submit_recorded(self._keys, recorded))
+                again = self._client._submit_recorded(
+                    self._keys, recorded, lost=not isinstance(error, NotSent)
+                )
+                replies.append(await again)
             except FastqError as failed:
                 return failed
         return None

@@ -193,11 +193,14 @@ class Client(Producer):
                     connection.fail(ConnectionLost(str(error)))
                 await asyncio.sleep(delay_s)
 
-    async def _submit_recorded(self, keys: QueueKeys, job: Recorded) -> int:
-        """Enqueues a job that has a record; 1 if it was there. Sent until there is an answer."""
+    async def _submit_recorded(self, keys: QueueKeys, job: Recorded, *, lost: bool = False) -> int:
+        """Enqueues a job that has a record; 1 if it was there. Sent until there is an answer.
+
+        `lost`: it was sent before, and the reply was lost.
+        """
         give_up_s = mono_s() + self._timeout_s
         backoff = Backoff(maximum_s=0.5)
-        whole, lost = False, False
+        whole = False
         while True:
             try:
                 connection = await self._ready(keys)
@@ -216,7 +219,8 @@ class Client(Producer):
                 whole = code_of(error) == "NOSCRIPT"
                 delay_s = 0.0 if whole else backoff.next_s()
                 if not (whole or is_passing(error)) or mono_s() + delay_s > give_up_s:
-                    raise self._refused(error, recorded=True) from error
+                    why = self._refused(error, recorded=True)
+                    raise (_uncertain(why) if lost else why) from error
                 if wants_reconnect(error):
                     connection.fail(ConnectionLost(str(error)))
             await asyncio.sleep(delay_s)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from fastq._core import ReplyError
 from fastq.clock import RedisClock, from_ms
-from fastq.connection import Connection
+from fastq.connection import Connection, named
 from fastq.cron import CronEntry
 from fastq.keys import QueueKeys
 from fastq.scripts import CRON, Part
@@ -65,13 +64,18 @@ class Crontab:
     async def _lasts(self, connection: Connection) -> list[int]:
         """The last tick of each entry; of one that is new, now: it has missed nothing."""
         names = [entry.name for entry in self._entries]
-        found: list[Any] = await connection.call("HMGET", self._keys.cron, *names)
+        try:
+            found: list[Any] = await connection.call("HMGET", self._keys.cron, *names)
+        except ReplyError as error:
+            raise named(error, (self._keys.cron,)) from error
         now_ms = self._clock.now_ms()
-        new = [name for name, last in zip(names, found, strict=True) if last is None]
-        await asyncio.gather(
-            *(connection.call("HSETNX", self._keys.cron, name, now_ms) for name in new)
-        )
-        return [int(last) if last and last.isdigit() else now_ms for last in found]
+        lasts = dict(zip(names, map(_tick_of, found), strict=True))
+        for name, last, text in zip(names, lasts.values(), found, strict=True):
+            if last is None:
+                # Somebody's hands were in there: what is no tick would let none through.
+                how = "HSETNX" if text is None else "HSET"
+                await connection.call(how, self._keys.cron, name, now_ms)
+        return [now_ms if last is None else last for last in lasts.values()]
 
     async def _fire_missed(
         self, connection: Connection, entry: CronEntry, last_ms: int
@@ -106,3 +110,7 @@ class Crontab:
         elif fired == _SKIPPED and how == "unique":
             log.info("Cron %s: %s was skipped, its last run is there", entry.name, from_ms(tick_ms))
         return fired
+
+
+def _tick_of(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) < 15 else None

@@ -123,7 +123,8 @@ class Leader:
 
     async def _keep_alive(self, connection: Connection) -> None:
         while True:
-            await asyncio.sleep(_PING_S)
+            # What is said until a lost connection is noticed, nobody hears.
+            await asyncio.wait((connection.closed,), timeout=_PING_S)
             await connection.call("PING")
 
     def _pushed(self, push: list[Any]) -> None:

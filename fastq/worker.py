@@ -146,9 +146,7 @@ class Worker:
     def _build(self, scope: JobScope) -> None:
         self._executor = Executor(self.settings, scope, self._clock, self._is_going)
         self._settler = Settler(
-            self._keys,
-            self.consumer,
-            self._executor.running,
+            *(self._keys, self.consumer, self._executor.running),
             lambda: self._fetcher.wake(),
             db=self.settings.redis.db,
             keep_dead=self.settings.keep_dead,
@@ -157,9 +155,7 @@ class Worker:
         self._leader = leader_of(self.settings, self._keys, promoter, self._clock)
         self._executor.attach(self._settler, self._settler.queue.complete)
         self._fetcher = Fetcher(
-            self._keys,
-            self.consumer,
-            self._executor.running,
+            *(self._keys, self.consumer, self._executor.running),
             watch=self._executor.watch,
             unanswered=lambda: self._settler.unanswered,
             surplus=self._surplus.add,
@@ -171,9 +167,7 @@ class Worker:
 
     def _burst(self, promoter: Promoter) -> Burst:
         return Burst(
-            self._keys,
-            promoter,
-            self._executor.endings.retried,
+            *(self._keys, promoter, self._executor.endings.retried),
             writer=lambda: None if self._session is None else self._session.writer,
             delivered=lambda: self._fetcher.delivered,
             read=lambda: self._fetcher.wake(),

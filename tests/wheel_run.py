@@ -28,8 +28,8 @@ NOT_SOURCE = shutil.ignore_patterns(
 )
 NEWER = "3.13"
 NEWER_TESTS = "core or typing_checks or faults"
-# By files, since those that share a file share its servers.
-PARALLEL = ("-n", "2", "--dist", "loadfile", "--benchmark-disable")
+# By files, since those that share a file share its servers. They wait more than they compute.
+PARALLEL = ("-n", "3", "--dist", "loadfile", "--benchmark-disable")
 OLDEST_REDIS_PY = "redis==5.0.*"
 NO_TESTS = 5
 SOAKED = ("tests/test_killed_leader.py", "tests/test_one_place.py")

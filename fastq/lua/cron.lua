@@ -9,9 +9,12 @@ local id, name, tick, how, control = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4
 local now = now_ms()
 if tick > now then
   return { -2, now }
-elseif tick <= tonumber(redis.call('HGET', cron, name) or 0) then
+end
+local last = redis.call('HGET', cron, name) or '0'
+if tick <= (tonumber(last) or 0) then
   return { -1, now }
 end
+redis.call('HSET', cron, name, last) -- what may not be noted must not fire, again and again
 local fired = how == 'skip' and 0 or 1
 if how == 'unique' then
   local found = read(record)
