@@ -49,8 +49,7 @@ cdef class Function:
     cdef readonly bint is_async
     cdef readonly object context    # Callable[[Run], Context] | None
     cdef readonly object execute    # Callable[[Run], Coroutine]
-    cdef readonly object enter      # Callable[[Run], None] | None: called in the job's own context
-                                    # before a job with a record
+    cdef readonly object enter      # Callable[[Run], None] | None: in a recorded job's own context
 
 
 cdef class Run:

@@ -705,8 +705,8 @@ cdef class SettleQueue:
     """Gathers what ends in one loop turn.
 
     `wake()` is called at the first end of a turn; the owner then calls `take()` once the turn is
-    over. `done` is passed on to each batch. A success of a job with a record, which only a script may
-    end, goes to `own(run, envelope)` instead; the envelope is None where no result is kept.
+    over. `done` is passed on to each batch. A success of a job with a record, which only a script
+    may end, goes to `own(run, envelope)` instead; the envelope is None where no result is kept.
     """
 
     def __cinit__(self, RunningSet running not None, bytes stream not None, bytes group not None,
