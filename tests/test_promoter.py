@@ -116,6 +116,20 @@ async def test_a_page_is_no_more_than_a_mebibyte_or_one_job(server: Server, kib:
         assert sorted(b.added()) == sorted(job.id for job in jobs)
 
 
+@pytest.mark.servers
+async def test_no_more_is_read_than_is_promoted(server: Server) -> None:
+    """Reading ten large records for each that is moved held the server up for half a second."""
+    async with bench(server) as b:
+        jobs = [await b.later.enqueue(echo, "x" * 300 * 1024) for _ in range(13)]
+        b.queue.make_due(*(job.id for job in jobs))
+        with cast(Any, b.queue.redis).monitor() as monitor:
+            assert sum(await b.drain()) == len(jobs)
+            b.queue.redis.set("over", 1)
+            said = iter(lambda: monitor.next_command()["command"], "SET over 1")
+            read = [key for one in said if one.startswith("MGET ") for key in one.split()[1:]]
+    assert len(jobs) <= len(read) <= 1.5 * len(jobs)
+
+
 async def test_small_jobs_among_large_ones_are_no_reason_for_small_pages(valkey: Server) -> None:
     async with bench(valkey) as b:
         jobs = await b.later.enqueue_many(fastq.call(echo, n) for n in range(300))

@@ -10,11 +10,12 @@ local now = now_ms()
 if tick > now then
   return { -2, now }
 end
-local last = redis.call('HGET', cron, name) or '0'
-if tick <= (tonumber(last) or 0) then
+local last = tonumber(redis.call('HGET', cron, name) or '') or 0
+if tick <= last then
   return { -1, now }
 end
-redis.call('HSET', cron, name, last) -- what may not be noted must not fire, again and again
+-- What may not be noted must not fire again and again; and where nothing was noted, no tick is missed.
+redis.call('HSET', cron, name, last > 0 and last or tick - 1)
 local fired = how == 'skip' and 0 or 1
 if how == 'unique' then
   local found = read(record)

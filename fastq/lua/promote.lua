@@ -102,10 +102,12 @@ local function promote_one(id, data)
   end
 end
 
--- In chunks: a few records are read with one command, but never very many bytes.
+-- In chunks: a few records are read with one command, as many as are likely to fit into what is
+-- left of the bytes, by the size of those before.
 local function promote_all()
-  for first = 1, #due, CHUNK do
-    local keys, last = {}, math.min(first + CHUNK - 1, #due)
+  local first, size, left = 1, 1, bytes
+  while first <= #due and bytes > 0 do
+    local keys, last = {}, math.min(first + size - 1, #due)
     for i = first, last do
       keys[#keys + 1] = records .. due[i]
     end
@@ -116,6 +118,8 @@ local function promote_all()
         return
       end
     end
+    size = math.max(1, math.min(CHUNK, math.floor(bytes / math.max(1, left - bytes) * last)))
+    first = last + 1
   end
 end
 
