@@ -124,7 +124,6 @@ async def test_a_job_that_failed_while_its_reply_was_lost_ran_once(
     assert len(queue.dead()) == 1
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize("job_id", [None, "mine"])
 async def test_a_job_that_expired_while_its_reply_was_lost_does_not_come_back(
     server: Server, proxy: Proxy, client: Client, tally: Tally, job_id: str | None
@@ -146,9 +145,9 @@ async def test_a_job_that_expired_while_its_reply_was_lost_does_not_come_back(
 
 
 def has_expired(queue: Sight) -> bool:
-    """The last entry."""
+    """The last entry, also by the clock of a worker that learns the time late."""
     at_ms = int(queue.entries()[-1].get("x", b"0"))
-    return 0 < at_ms < queue.now_ms()
+    return 0 < at_ms < queue.now_ms() - 1_000
 
 
 # It still waits, or runs, when it is said again
