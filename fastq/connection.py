@@ -37,9 +37,9 @@ _CODE = re.compile(
                        "EXECABORT", "BUSYGROUP", "WRONGPASS", "MISCONF")) + r")\b"
 )  # fmt: skip
 
-# What servers from 7.0 on add to an error of a script: its hash, or nothing, and a line in it.
-# Where a script is refused a command, they give no code: from 7.0 on, and before.
+# Where a script is refused a command, servers give no code: from 7.0 on, and before.
 _NOPERM_IN_SCRIPT = re.compile("ACL failure in script|can't run this command")
+# What servers from 7.0 on add to an error of a script: its hash, or nothing, and a line in it.
 _IN_SCRIPT = re.compile(r" script: (?:\w+, )?on @")
 
 

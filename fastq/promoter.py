@@ -39,5 +39,5 @@ class Promoter:
         try:
             moved, due_ms, now_ms = await PROMOTE.call(connection, self._keys, self._args)
         except ReplyError as error:
-            raise named(error, self._keys) from error
+            raise named(error, self._keys[:4]) from error
         return moved, due_ms, now_ms
