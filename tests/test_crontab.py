@@ -368,8 +368,9 @@ async def test_a_hash_that_is_something_else_is_named_and_when_mended_no_tick_is
             found = client.job(f"cron:tick:{tick_ms}")
             assert await found.result(DEADLINE_S) == found.id
     warned = [r.getMessage() for r in caplog.records if "crontab was refused" in r.getMessage()]
-    assert len(warned) == 1
-    assert key in warned[0]
+    # The script may be the first to meet it, or the look before it.
+    assert 1 <= len(warned) <= 2
+    assert any(key in line for line in warned)
 
 
 NO_TICKS = ["", "soon", "-1", "12.5", "9" * 16, "9" * 40, "\u00b2"]
