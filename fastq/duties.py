@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from fastq.clock import RedisClock
 from fastq.crontab import Crontab
-from fastq.entries import keep_ms, keep_of, ms_of
 from fastq.janitor import Janitor
 from fastq.keys import QueueKeys
 from fastq.leader import Leader
+from fastq.options import keep_ms_of
 from fastq.promoter import Promoter
 from fastq.settings import Settings
 
 
 def promoter_of(settings: Settings, keys: QueueKeys) -> Promoter:
     """The promoter of a queue."""
-    kept_ms = keep_ms(keep_of(ms_of(settings.keep_result_s)))
+    kept_ms = keep_ms_of(settings.keep_result_s)
     return Promoter(keys, db=settings.redis.db, keep_ms=kept_ms, keep_dead=settings.keep_dead)
 
 

@@ -115,8 +115,7 @@ def _carried(run: Run) -> Iterator[Part]:
     """What every copy of an entry has: all fields but those that count."""
     more = run.more or []
     for name, value in zip(more[::2], more[1::2], strict=True):
-        # A colon would make it one of the record's own.
-        if name != b"u" and not name.startswith(b":"):
+        if name != b"u":
             yield name
             yield value
     for known, field in zip(_FIELDS, _FIELDS_OF(run), strict=True):

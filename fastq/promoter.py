@@ -5,11 +5,10 @@ from __future__ import annotations
 from fastq._core import ReplyError
 from fastq.connection import Connection, named
 from fastq.keys import QueueKeys
-from fastq.scripts import PROMOTE, Part, cap_of
+from fastq.scripts import PAGE_BYTES, PROMOTE, Part, cap_of
 
 # Fewer than a script may move: all else waits meanwhile, and a due crowd is many pages.
 _PAGE_JOBS = 100
-_PAGE_BYTES = 1024 * 1024
 _LOOK_S = 1.0
 """It looks at least so often; jobs that are due sooner come with a `wake`."""
 
@@ -27,7 +26,7 @@ class Promoter:
         self._deferred = keys.deferred
         prefixes = (keys.control(db), keys.record_prefix, keys.result_prefix)
         cap = cap_of(keep_dead)
-        self._args: tuple[Part, ...] = (*prefixes, _PAGE_JOBS, _PAGE_BYTES, keep_ms, *cap)
+        self._args: tuple[Part, ...] = (*prefixes, _PAGE_JOBS, PAGE_BYTES, keep_ms, *cap)
 
     async def run(self, connection: Connection) -> float:
         """Promotes one page; the seconds until the next job is due."""

@@ -11,6 +11,9 @@ from fastq._core import ReplyError, pack
 from fastq.connection import Connection, code_of
 
 Part = bytes | str | int
+# What one script may do at the most: the server does nothing else meanwhile.
+PAGE_JOBS = 250
+PAGE_BYTES = 1024 * 1024
 
 
 class Script:

@@ -12,13 +12,11 @@ from fastq._core import ConnectionLost, ReplyError
 from fastq.connection import REPLY_DEADLINE_S, Connection, code_of, connect
 from fastq.keys import GROUP, QueueKeys
 from fastq.redis_settings import RedisSettings
-from fastq.scripts import LEAVE, OWN_PENDING
+from fastq.scripts import LEAVE, OWN_PENDING, PAGE_BYTES, PAGE_JOBS
 
 log = logging.getLogger("fastq.session")
 
 _UNBLOCK_S = 0.5
-_PAGE_JOBS = 250
-_PAGE_BYTES = 1024 * 1024
 
 
 class Session:
@@ -112,7 +110,7 @@ async def own_pending(
     cursor: bytes = b"-"
     while cursor:
         cursor, entries = await OWN_PENDING.call(
-            writer, (keys.stream,), (GROUP, consumer, cursor, _PAGE_JOBS, _PAGE_BYTES, *held)
+            writer, (keys.stream,), (GROUP, consumer, cursor, PAGE_JOBS, PAGE_BYTES, *held)
         )
         found.extend(entries)
     return found

@@ -14,13 +14,9 @@ from fastq.connection import Backoff, Connection, code_of, wants_reconnect
 from fastq.context import enqueued_ms
 from fastq.entries import keep_ms
 from fastq.keys import GROUP, QueueKeys
-from fastq.scripts import BURY, COMPLETE, FINISH, RETRY, Part, Script, cap_of
+from fastq.scripts import BURY, COMPLETE, FINISH, PAGE_BYTES, PAGE_JOBS, RETRY, Part, Script, cap_of
 
 log = logging.getLogger("fastq.settler")
-
-# What one script may do at the most: the server does nothing else meanwhile.
-_PAGE_JOBS = 250
-_PAGE_BYTES = 1024 * 1024
 
 
 class ScriptSettle:
@@ -163,7 +159,7 @@ class Settler:
         while well:
             page = [well.pop()]
             size = len(page[0][3])
-            while well and len(page) < _PAGE_JOBS and size < _PAGE_BYTES:
+            while well and len(page) < PAGE_JOBS and size < PAGE_BYTES:
                 page.append(well.pop())
                 size += len(page[-1][3])
             args = (*self._who, *prefixes, *self._cap, *(part for job in page for part in job))

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 
 from fastq.connection import Connection
 from fastq.keys import GROUP, RELEASED, QueueKeys
-from fastq.scripts import HAND_BACK
+from fastq.scripts import HAND_BACK, PAGE_JOBS
 
 log = logging.getLogger("fastq.surplus")
-
-_PAGE_JOBS = 250
 
 
 class Surplus:
@@ -33,8 +31,8 @@ class Surplus:
     async def hand_back(self, writer: Connection) -> None:
         """Gives them back, uncharged, under their ids; those that are no longer ours stay."""
         given = list(self._entries)
-        for first in range(0, len(given), _PAGE_JOBS):
-            page = given[first : first + _PAGE_JOBS]
+        for first in range(0, len(given), PAGE_JOBS):
+            page = given[first : first + PAGE_JOBS]
             await HAND_BACK.call(writer, (self._stream,), (GROUP, self._consumer, RELEASED, *page))
         if given:
             log.info("%d unfinished jobs were handed back", len(given))

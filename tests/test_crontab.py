@@ -18,9 +18,10 @@ from fastq.connection import Connection, connect
 from fastq.crontab import Crontab
 from fastq.keys import QueueKeys
 from fastq.redis_settings import RedisSettings
+from restrained import Permissions, full, permissions
 from retrying import Sight
 from servers import Server
-from ticking import EVERY_SECOND, Permissions, full, permissions
+from ticking import EVERY_SECOND
 from waiting import eventually
 from workers import DEADLINE_S, ended, settings_of, working
 

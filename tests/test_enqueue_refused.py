@@ -15,9 +15,9 @@ import fastq
 from counted import Tally, count, working
 from fastq import Client, Context, EnqueueError, EnqueueUncertain
 from proxy import Proxy
+from restrained import full
 from retrying import AN_HOUR_S, Sight
 from servers import Server
-from test_full_server import full
 from waiting import eventually
 from workers import DEADLINE_S, failure
 from workers import working as worker_of

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 from counted import Tally, count, enqueue, fail, kill_named, left_over, working
 from fastq import Client, EnqueueError, JobFailed
 from fastq.functions import call
+from restrained import full
 from servers import Server
 from waiting import eventually
 
@@ -21,18 +21,6 @@ RESULTS = "{fastq:default}:result:"
 LOOP = "while true do redis.call('TIME') end"
 STREAM = "{fastq:default}:stream"
 ENTRY: dict[Any, Any] = {"f": "count", "d": "[]"}
-
-
-@contextlib.contextmanager
-def full(server: Server) -> Iterator[None]:
-    """The server has no memory left for anything that grows."""
-    client = server.client()
-    client.config_set("maxmemory-policy", "noeviction")
-    client.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        client.config_set("maxmemory", 0)
 
 
 def stored(server: Server) -> int:

@@ -17,8 +17,9 @@ from fastq.keys import QueueKeys
 from fastq.leader import Leader
 from fastq.worker import Worker
 from proxy import Proxy
+from restrained import full, permissions
 from servers import Server
-from ticking import EVERY_SECOND, LEAD_DEADLINE_S, Elsewhere, asked, fleet, full, permissions
+from ticking import EVERY_SECOND, LEAD_DEADLINE_S, Elsewhere, asked, fleet
 from waiting import eventually
 from workers import DEADLINE_S, Queue, settings_of, still_works
 

@@ -20,9 +20,10 @@ from fastq.duties import promoter_of
 from fastq.keys import QueueKeys
 from fastq.promoter import Promoter
 from fastq.worker import Worker
+from restrained import full, permissions
 from retrying import AN_HOUR_S, Sight
 from servers import Server
-from ticking import fleet, full, permissions
+from ticking import fleet
 from waiting import eventually
 from workers import DEADLINE_S, failure, settings_of, working
 

@@ -1,12 +1,11 @@
 """Servers that refuse half of what ends a run: the job stays where it was, then goes on, once."""
 
-import contextlib
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 
 import fastq
+from restrained import Permissions, full, permissions
 from retrying import AN_HOUR_S, ENDS, LOST, Held, Sight, take_over
 from servers import Server
 from waiting import eventually
@@ -14,7 +13,6 @@ from workers import DEADLINE_S, failure, working
 
 pytestmark = pytest.mark.faults
 
-USER, SECRET = "worker", "of-the-tests"
 # What is taken from the user, what gives it back, and the ends that may need it.
 BY_KEY = "resetkeys ~fastq:* ~{fastq:default}:"
 REFUSALS: dict[str, tuple[str, str, list[str]]] = {
@@ -31,38 +29,10 @@ REFUSALS: dict[str, tuple[str, str, list[str]]] = {
 CASES = [(what, end) for what, (_, _, ends) in REFUSALS.items() for end in ends]
 
 
-class Permissions:
-    """A user of the server, from whom something can be taken."""
-
-    def __init__(self, server: Server) -> None:
-        self._redis = server.client()
-        self.url = f"redis://{USER}:{SECRET}@127.0.0.1:{server.port}/0"
-        self.set(f"reset on >{SECRET} allkeys allchannels +@all")
-
-    def set(self, rules: str) -> None:
-        cast(Any, self._redis).execute_command("ACL", "SETUSER", USER, *rules.split())
-
-    def close(self) -> None:
-        cast(Any, self._redis).execute_command("ACL", "DELUSER", USER)
-
-
 @pytest.fixture
 def user(server: Server) -> Iterator[Permissions]:
-    user = Permissions(server)
-    yield user
-    user.close()
-
-
-@contextlib.contextmanager
-def full(server: Server) -> Iterator[None]:
-    """The server has no memory left for anything that grows."""
-    client = server.client()
-    client.config_set("maxmemory-policy", "noeviction")
-    client.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        client.config_set("maxmemory", 0)
+    with permissions(server) as user:
+        yield user
 
 
 def own(name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 from fastq import Client
@@ -127,42 +127,6 @@ async def asked(server: Server, seconds: float) -> tuple[list[str], list[str]]:
 
 def _command(line: str) -> str:
     return line.split('"')[1].lower()
-
-
-class Permissions:
-    """A user of the server, from whom something can be taken."""
-
-    def __init__(self, server: Server) -> None:
-        self._redis = cast(Any, server.client())
-        self.url = f"redis://ticking:of-the-tests@127.0.0.1:{server.port}/0"
-        self.set("reset on >of-the-tests allkeys allchannels +@all")
-
-    def set(self, rules: str) -> None:
-        self._redis.execute_command("ACL", "SETUSER", "ticking", *rules.split())
-
-    def close(self) -> None:
-        self._redis.execute_command("ACL", "DELUSER", "ticking")
-
-
-@contextlib.contextmanager
-def permissions(server: Server) -> Iterator[Permissions]:
-    user = Permissions(server)
-    try:
-        yield user
-    finally:
-        user.close()
-
-
-@contextlib.contextmanager
-def full(server: Server) -> Iterator[None]:
-    """The server has no memory left for anything that grows."""
-    client = server.client()
-    client.config_set("maxmemory-policy", "noeviction")
-    client.config_set("maxmemory", 1)
-    try:
-        yield
-    finally:
-        client.config_set("maxmemory", 0)
 
 
 def now_ms(server: Server) -> int:

@@ -72,6 +72,6 @@ if #entries > 0 then
   call('XDEL', stream, unpack(entries))
 end
 if failed then
-  return type(failed) == 'table' and failed or redis.error_reply(failed)
+  return as_error(failed)
 end
 return ended

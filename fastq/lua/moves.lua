@@ -60,6 +60,21 @@ local function add(stream, record, id, fields, noted)
   end
 end
 
+-- Defers a job, and notes it in the record; likewise.
+local function defer(deferred, record, id, due, noted)
+  redis.call('ZADD', deferred, due, id)
+  local err = refusal('SET', record, pack(noted))
+  if err then
+    redis.call('ZREM', deferred, id)
+    error(err, 0)
+  end
+end
+
+-- What a script answers with when this stopped it: 6.2 raises texts, later servers tables.
+local function as_error(why)
+  return type(why) == 'table' and why or redis.error_reply(why)
+end
+
 -- Puts a job into the stream, or defers it.
 local function put(stream, deferred, control, record, id, fields, due, now, nonce, since)
   local noted = { nonce = nonce, since = since }
@@ -72,12 +87,7 @@ local function put(stream, deferred, control, record, id, fields, due, now, nonc
     return
   end
   noted.fields = fields
-  redis.call('ZADD', deferred, due, id)
-  local err = refusal('SET', record, pack(noted))
-  if err then
-    redis.call('ZREM', deferred, id)
-    error(err, 0)
-  end
+  defer(deferred, record, id, due, noted)
   wake(deferred, control, id, due, now)
 end
 

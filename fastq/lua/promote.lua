@@ -51,8 +51,8 @@ local function unpack_record(record, data)
     return {}, data.err
   end
   bytes = bytes - #data
-  local done, found = pcall(cmsgpack.unpack, data)
-  if not done or type(found) ~= 'table' or #(found.fields or {}) % 2 ~= 0 then
+  local done, found = pcall(unpacked, record, data)
+  if not done or #(found.fields or {}) % 2 ~= 0 then
     return {}, 'its record is damaged'
   end
   return found
@@ -78,14 +78,13 @@ local function promote(id, data)
     refuse(id, record, found, 'expired', 'expired', 'fastq.errors.JobExpired',
       'It was due only after it had expired.')
     return false
-  else
-    local entry = redis.call('XADD', stream, '*', 'i', id, unpack(found.fields))
-    added[#added + 1] = entry
-    notes[#notes + 1] = record
-    notes[#notes + 1] = pack({ entry = entry, nonce = found.nonce, since = found.since,
-      fenced = found.fenced })
-    return true
   end
+  local entry = redis.call('XADD', stream, '*', 'i', id, unpack(found.fields))
+  added[#added + 1] = entry
+  notes[#notes + 1] = record
+  notes[#notes + 1] = pack({ entry = entry, nonce = found.nonce, since = found.since,
+    fenced = found.fenced })
+  return true
 end
 
 local due = redis.call('ZRANGEBYSCORE', deferred, '-inf', now, 'LIMIT', 0, count)
@@ -139,7 +138,7 @@ for _, ids in ipairs({ moved, gone }) do
   end
 end
 if failed then
-  return type(failed) == 'table' and failed or redis.error_reply(failed)
+  return as_error(failed)
 end
 local head = redis.call('ZRANGE', deferred, 0, 0, 'WITHSCORES')
 return { #moved + #gone, head[2] and math.ceil(tonumber(head[2])) or -1, now }

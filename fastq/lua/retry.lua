@@ -36,12 +36,7 @@ end
 
 if delay > 0 then
   noted.fields = fields
-  redis.call('ZADD', deferred, now + delay, id)
-  local err = refusal('SET', record, pack(noted))
-  if err then
-    redis.call('ZREM', deferred, id)
-    error(err, 0)
-  end
+  defer(deferred, record, id, now + delay, noted)
   fence(function() redis.call('ZREM', deferred, id) end)
   wake(deferred, control, id, now + delay, now)
 else
